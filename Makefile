@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench results clean
+.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench evidence results clean
 
 # The package as users install it: enough for the demo.
 $(PLAIN): pyproject.toml constraints.txt
@@ -27,9 +27,10 @@ $(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	PIP_CONSTRAINT=constraints.txt $(BENCH)/bin/python -m pip install --quiet --editable . -r benchmarks/requirements.txt
-	@# TorchCP's torchsort must compile here; without it the tables leave TorchCP out.
+	@# TorchCP's torchsort must compile here, for the CPU (a CUDA compiler on the path would confuse it);
+	@# without it the tables leave TorchCP out.
 	-$(BENCH)/bin/python -m pip install --quiet setuptools wheel && \
-	 $(BENCH)/bin/python -m pip install --quiet --no-build-isolation torchsort && \
+	 PATH=/usr/bin:/bin $(BENCH)/bin/python -m pip install --quiet --no-build-isolation torchsort && \
 	 $(BENCH)/bin/python -m pip install --quiet --no-deps torchcp==1.2.1 && \
 	 $(BENCH)/bin/python -m pip install --quiet torch_geometric transformers pillow tqdm
 	touch $@
@@ -84,6 +85,13 @@ explore: $(READY)
 
 bench: $(BENCH_READY)
 	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done
+
+# The benchmark of conditional coverage: under an hour on two cores, and it goes on where it was
+# stopped. SOURCE=DIR takes the data from local copies; SETS="digits letters" runs some of them.
+evidence: $(BENCH_READY)
+	$(BENCH)/bin/python -m pytest -q --override-ini=addopts= tests/benchmarks
+	$(BENCH)/bin/python benchmarks/coverage/evidence.py --memory $(if $(SOURCE),--source $(SOURCE)) $(if $(SETS),--sets $(SETS))
+	$(BENCH)/bin/python benchmarks/coverage/coverage_page.py
 
 # The pages of docs/results, remade with the shipped default and stamped; DATA is a folder of saved
 # outputs for the pages that need one.

@@ -41,8 +41,9 @@ def daily_job(day: int, outputs: ModelOutputs, earlier: ModelOutputs | None) -> 
     ids = [f"{day}-{row}" for row in range(len(outputs))]
     # Given again after a crash, a batch of this name counts once.
     monitor.observe(unlabelled, ids=ids, batch=f"day {day}").save(STATE)
-    print(f"Day {day}. {monitor.verdict().summary().splitlines()[0]}")
-    return monitor.verdict().alarm
+    alarm = monitor.verdict().alarm
+    print(f"day {day:2}: {'ALARM' if alarm else 'no alarm'}")
+    return alarm
 
 
 begin(new_samples(2000))

@@ -17,17 +17,7 @@ from numpy.typing import NDArray
 
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine.kernels import WIDTH
-from trustsets.engine.path import (
-    CAP_BASE,
-    CAP_FACTOR,
-    LANDMARK_CAP_FACTOR,
-    MOST_MEMBERS,
-    READ_FOR,
-    _follow_paths,
-    allocate,
-    blank_results,
-    nearest_landmarks,
-)
+from trustsets.engine.path import READ_FOR, Tour, allocate, blank_results, follow_paths
 from trustsets.plots import METHOD_COLOURS, THEMES, mixed, style
 
 Array = NDArray[np.float64]
@@ -35,7 +25,8 @@ Array = NDArray[np.float64]
 FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 ALPHA = 0.1
-TESTS = 400
+TESTS = 10_000  # Test points of a tour, and those among them whose path is followed alone.
+ALONE = 400
 BLUE, ORANGE = METHOD_COLOURS["light"][:2]
 GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 
@@ -134,7 +125,6 @@ class Counts(NamedTuple):
     base_pivots: Array
     base_points: Array
     pivots: Array
-    points: Array
 
 
 def simulated(n: int) -> tuple[Array, Array, Array]:
@@ -147,19 +137,14 @@ def simulated(n: int) -> tuple[Array, Array, Array]:
     return phi[:n], scores[:n], phi[n:]
 
 
-def count_work(model: QuantileModel, tests: Array, from_base: bool) -> tuple[Array, Array]:
-    """Pivots and points read by the path of each test row, which shares nothing with others."""
-    landmarks = model._base_landmark if from_base else model._landmarks
-    scan, rows = model._scan_order.scan, model._problem.whitening.apply(tests)
-    weights, starts = np.full(len(rows), 1.0 - ALPHA), np.zeros(len(rows), np.int64)
-    nearest_landmarks(rows, weights, landmarks, starts)
-    results, points = blank_results(len(rows)), np.zeros(len(rows))
-    longest = LANDMARK_CAP_FACTOR * model.rank + CAP_BASE
-    cap = longest if from_base else CAP_FACTOR * model.rank + CAP_BASE
+def count_work(model: QuantileModel, tests: Array) -> tuple[Array, Array]:
+    """Pivots and points read by the path of each test row from the base vertex."""
+    order, rows = model._scan_order, model._problem.whitening.apply(tests)
+    weights, results = np.full(len(rows), 1.0 - ALPHA), blank_results(len(rows))
+    points = np.zeros(len(rows))
     for i in range(len(rows)):
-        state = allocate(scan, MOST_MEMBERS * model.rank + longest)
-        order = np.array([i])
-        _follow_paths(rows, weights, starts, order, scan, landmarks, 0, cap, *results, state)
+        state = allocate(order.scan)
+        follow_paths(rows, weights, Tour(np.array([i]), np.array([0])), order, results, state)
         points[i] = WIDTH * np.count_nonzero(state.visits[READ_FOR])
     return results.pivots.astype(np.float64), points
 
@@ -168,8 +153,9 @@ def measure(n: int) -> Counts:
     """Counts of one size."""
     phi, scores, tests = simulated(n)
     model = fit_quantiles(phi, scores, ALPHA)
-    base, near = count_work(model, tests, True), count_work(model, tests, False)
-    return Counts(n, model.certificate.pivots, *base, *near)
+    along = model._follow(model._whiten(tests), np.full(len(tests), 1.0 - ALPHA)).pivots
+    base = count_work(model, tests[:ALONE])
+    return Counts(n, model.certificate.pivots, *base, along.astype(np.float64))
 
 
 def draw_line(axes: Axes, sizes: list[int], values: list[Array], colour: str, label: str) -> None:
@@ -188,10 +174,9 @@ def draw_scan(counts: list[Counts]) -> None:
         "all points", (sizes[-1], sizes[-1]), (-8, 0), textcoords="offset points", ha="right"
     )
     draw_line(left, sizes, [c.base_points for c in counts], BLUE, "from the base vertex")
-    draw_line(left, sizes, [c.points for c in counts], ORANGE, "from the nearest landmark")
     left.set(xscale="log", yscale="log", ylim=(10, 3e6), title="Points scanned by one path")
     draw_line(right, sizes, [c.base_pivots for c in counts], BLUE, "from the base vertex")
-    draw_line(right, sizes, [c.pivots for c in counts], ORANGE, "from the nearest landmark")
+    draw_line(right, sizes, [c.pivots for c in counts], ORANGE, "on a tour of 10,000")
     right.set(xscale="log", ylim=(0, 21), yticks=range(0, 19, 3), title="Pivots of one path")
     for axes in (left, right):
         axes.set_xlabel("calibration points n")
@@ -203,13 +188,13 @@ def draw_scan(counts: list[Counts]) -> None:
 def print_table(counts: list[Counts]) -> None:
     """The table of docs/engine.md."""
     print(
-        "| n | pivots of the fit | pivots from the base vertex | points scanned | pivots from a "
-        "landmark | points scanned |\n|---:|---:|---:|---:|---:|---:|"
+        "| n | pivots of the fit | pivots from the base vertex | points scanned | pivots on a "
+        "tour |\n|---:|---:|---:|---:|---:|"
     )
     for c in counts:
         cells = [f"{c.n:,}", f"{c.fit_pivots:,}"]
-        for pivots, points in ((c.base_pivots, c.base_points), (c.pivots, c.points)):
-            cells += [f"{pivots.mean():.1f}", f"{np.median(points):,.0f} ({points.mean():,.0f})"]
+        points = f"{np.median(c.base_points):,.0f} ({c.base_points.mean():,.0f})"
+        cells += [f"{c.base_pivots.mean():.1f}", points, f"{c.pivots.mean():.1f}"]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 

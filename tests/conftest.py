@@ -38,6 +38,7 @@ def make_outputs():
 # Folders, files and tests (by the beginning of their name) that `make quick` leaves out, besides
 # those with a mark of their own: they start processes, run networks or a browser, or take seconds.
 SLOW = (
+    "benchmarks",
     "cli",
     "demo",
     "engine/test_compiled.py",

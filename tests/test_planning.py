@@ -35,11 +35,11 @@ ASKED = [
 ]
 
 
-def slow_probability(sizes, alpha, within, functions=1, penalty=0):
+def slow_probability(sizes, alpha, within, functions=1):
     """The law as the documentation states it, at every size."""
     k = np.array([conformal_rank(n, alpha) for n in sizes.tolist()])
-    low = np.maximum(k - penalty, 0.5)
-    high = np.minimum(k + functions - 1 + penalty, sizes + 1 - 1e-9)
+    low = np.maximum(k, 0.5)
+    high = np.minimum(k + functions - 1, sizes + 1 - 1e-9)
     below = stats.beta.cdf(max(1 - alpha - within, 0), low, sizes + 1 - np.minimum(low, sizes))
     above = stats.beta.sf(min(1 - alpha + within, 1), high, sizes + 1 - high)
     return np.where(k > sizes, 0.0, np.maximum(0.0, 1.0 - below - above))
@@ -65,14 +65,12 @@ def critical_misses(samples, n, alpha):
 
 
 @pytest.mark.parametrize(("alpha", "within", "probability"), ASKED)
-@pytest.mark.parametrize(("functions", "penalty"), [(1, 0.0), (5, 0.0), (3, 2.0)])
-def test_needed_is_the_size_from_which_on_all_sizes_suffice(
-    alpha, within, probability, functions, penalty
-):
-    law = CoverageLaw(alpha, functions, penalty)
+@pytest.mark.parametrize("functions", [1, 5])
+def test_needed_is_the_size_from_which_on_all_sizes_suffice(alpha, within, probability, functions):
+    law = CoverageLaw(alpha, functions)
     needed = law.needed(within, probability)
     sizes = np.arange(2 * needed + 100)
-    slow = slow_probability(sizes, alpha, within, functions, penalty)
+    slow = slow_probability(sizes, alpha, within, functions)
     np.testing.assert_allclose(law.probability(sizes, within), slow, atol=1e-9)
     assert needed == np.flatnonzero(slow < probability)[-1] + 1
 
@@ -95,11 +93,10 @@ def test_a_smaller_size_may_suffice_where_a_larger_one_does_not():
 
 def test_tiny_tolerances_agree_with_the_normal_law():
     law = CoverageLaw(0.1)
-    for within in (1e-4, 1e-5):
+    for within in (1e-3, 4e-4):
         needed = law.needed(within, 0.95)
         assert needed == pytest.approx(0.09 * (stats.norm.ppf(0.975) / within) ** 2, rel=1e-3)
-    assert needed == 3_457_312_931
-    in_all = law.needed_in_all(1e-5, 0.95, 0.25, needed)
+    in_all = law.needed_in_all(4e-4, 0.95, 0.25, needed)
     assert 4 * needed < in_all < 4.001 * needed
 
 
@@ -233,11 +230,11 @@ def test_shares_and_sizes_come_from_outputs(n, make_outputs):
     assert (present["site = a"], present["site = b"]) == (1, n - 1)
 
 
-def test_a_penalty_is_of_groups_and_functions_are_of_all():
-    free, own = plan(groups=[0.5]), plan(groups=[0.5], functions=6, penalty=5.0)
-    assert own.rows[0].needed == CoverageLaw(0.1, 6).needed(0.02, 0.95) > free.rows[0].needed
-    assert own.rows[1].needed == CoverageLaw(0.1, 6, 5.0).needed(0.02, 0.95) > own.rows[0].needed
-    assert "bounds for 6 basis functions" in own.summary()
+def test_functions_count_for_all_rows():
+    free, several = plan(groups=[0.5]), plan(groups=[0.5], functions=6)
+    needed = [row.needed for row in several.rows]
+    assert needed == 2 * [CoverageLaw(0.1, 6).needed(0.02, 0.95)] and needed[0] > free.needed
+    assert "bounds for 6 basis functions" in several.summary()
 
 
 def test_the_words_hold_the_numbers():
@@ -276,7 +273,6 @@ ABSURD = (0, -1, 1.5, 1e300, 10**40, float("inf"), float("nan"), "many", None)
         ("gap", (0.0, 0.95, float("nan"), float("inf"))),
         ("n", (*ABSURD[:-1], MOST_SAMPLES + 1)),
         ("functions", (*ABSURD, MOST_SAMPLES + 1)),
-        ("penalty", (-1.0, float("nan"), float("inf"), "much", 1e300)),
         ("groups", ([0.6, 0.6], [0.0], [float("nan")], [-0.5], [1e-300], {"a": 2.0})),
         ("classes", ([0.6, 0.6], {"a": 0.0}, [float("inf")])),
     ],
@@ -289,8 +285,8 @@ def test_absurd_numbers_are_one_line_that_names_them(name, values):
 
 
 def test_the_largest_numbers_are_taken():
-    sizes = plan(n=MOST_SAMPLES, functions=1000, penalty=1000.0, groups=[1e-6])
-    assert sizes.rows[0].probability == 1.0 and sizes.rows[1].present == 10**6
+    sizes = plan(n=MOST_SAMPLES, functions=1000, groups=[0.01])
+    assert sizes.rows[0].probability == 1.0 and sizes.rows[1].present == 10**5
 
 
 @pytest.mark.parametrize(("n", "n_classes"), [(60, 3), (1068, 10), (1068, 100), (3000, 10)])

@@ -1,14 +1,8 @@
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from trustsets import (
@@ -29,10 +23,6 @@ METHODS = ["conditional", "standard", "mondrian"]
 def calibrated(model):
     """Samples that calibration used, for thresholds and for tuning."""
     return model.predictor_.n_calibration_ + model.predictor_.n_tuning_
-
-
-def _scaler(model):
-    return model.encoder_.steps[-1][1][-1]
 
 
 @parametrize_with_checks([TrustSetClassifier(LogisticRegression(), method) for method in METHODS])
@@ -76,42 +66,6 @@ def test_it_is_the_parts_put_together(digits):
     assert prefit.estimator_ is model
     assert isinstance(whole.predictor_.trust, TrustScore)
     assert calibrated(whole) == 360
-
-
-def test_training_and_calibration_samples_are_apart(digits):
-    X, y = digits
-    seen = {}
-
-    class Recorder(GaussianNB):
-        def fit(self, X, y):
-            seen["training"] = list(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
-            return super().fit(X, y)
-
-        def predict_proba(self, X):
-            seen["calibration"] = list(map(bytes, np.ascontiguousarray(X)))
-            return super().predict_proba(X)
-
-    words = {"calibration_fraction": 0.25, "features": "input"}
-    model = TrustSetClassifier(Recorder(), "standard", **words).fit(X, y)
-    trained = dict(seen["training"])
-    assert len(seen["calibration"]) == model.predictor_.n_calibration_
-    assert not set(trained) & set(seen["calibration"])
-    # Together they are all samples, once each, and training had the labels of its own.
-    everything = dict(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
-    assert sorted([*trained, *seen["calibration"]]) == sorted(everything)
-    assert all(everything[row] == label for row, label in trained.items())
-    reference = _scaler(model).inverse_transform(model.reference_.to_state()["features"])
-    distances = np.abs(X[:, None, :3] - reference[None, :, :3]).max(axis=2).min(axis=1)
-    is_trained = np.array([bytes(row) in trained for row in np.ascontiguousarray(X)])
-    np.testing.assert_array_equal(distances < 1e-9, is_trained)
-
-
-def test_prefit_calibrates_without_training_data(digits):
-    X, y = digits
-    model = GaussianNB().fit(X[:600], y[:600])
-    wrapped = TrustSetClassifier(model, prefit=True).calibrate(X[600:1200], y[600:1200])
-    assert wrapped.predict_set(X[1200:]).covers(y[1200:]).mean() > 0.8
-    assert calibrated(wrapped) == 420  # 30% are training points of the trust score
 
 
 def test_calibrating_again_is_calibrating_once(digits):
@@ -166,24 +120,6 @@ def test_a_class_that_calibration_lacks_is_named(digits):
     assert "nothing is guaranteed for it" in wrapped.predictor_.summary()
 
 
-def test_frames_and_pipelines_work_together(digits):
-    X, y = digits
-    frame = pd.DataFrame(X[:, :12], columns=[f"c{i}" for i in range(12)])
-    frame["corner"] = np.where(X[:, 20] > 8, "dark", "light")
-    encode = make_column_transformer(
-        (OneHotEncoder(), ["corner"]), remainder=StandardScaler(), sparse_threshold=1.0
-    )
-    model = make_pipeline(encode, LogisticRegression(max_iter=1000))
-    wrapped = TrustSetClassifier(model).fit(frame[:1200], y[:1200])
-    assert wrapped.reference_.n_features_in_ == 14
-    assert list(wrapped.feature_names_in_) == list(frame.columns)
-    assert wrapped.predict_set(frame[1200:]).covers(y[1200:]).mean() > 0.8
-    both = clone(wrapped).set_params(features="input").fit(frame, y)
-    assert both.reference_.n_features_in_ == 14  # twelve numbers, dark and light
-    chosen = clone(wrapped).set_params(features=lambda X: X[["c3", "c4"]])
-    assert chosen.fit(frame, y).reference_.n_features_in_ == 2
-
-
 def test_margins_stand_in_for_probabilities(digits):
     X, y = digits
     for labels in (y, np.where(y == "one", "one", "other")):
@@ -192,22 +128,6 @@ def test_margins_stand_in_for_probabilities(digits):
             model.outputs(X[1200:]).predicted, model.estimator_.predict(X[1200:])
         )
         assert model.predict_set(X[1200:]).covers(labels[1200:]).mean() > 0.85
-
-
-def test_it_works_inside_pipelines_and_searches(digits):
-    X, y = digits
-    inner = TrustSetClassifier(LogisticRegression(max_iter=300), "standard")
-    model = Pipeline([("scale", StandardScaler()), ("sets", inner)]).fit(X[:600], y[:600])
-    assert model.predict(X[600:]).shape == (1197,)
-    for metric in ("size", "coverage_gap"):
-        search = GridSearchCV(
-            TrustSetClassifier(GaussianNB(), "conditional"),
-            {"estimator__var_smoothing": [1e-9, 0.5], "method": ["conditional", "standard"]},
-            scoring=SetScorer(metric),
-            cv=2,
-        ).fit(X[:800], y[:800])
-        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-        assert (search.cv_results_["mean_test_score"] <= 0.0).all()
 
 
 def test_scorers_measure_what_they_say(digits):
@@ -219,17 +139,6 @@ def test_scorers_measure_what_they_say(digits):
     assert one_bin == pytest.approx(-100 * abs(sets.covers(y[1200:]).mean() - 0.8))
     with pytest.raises(InputError, match="metric must be"):
         SetScorer("accuracy")
-
-
-def test_the_function_class_grows_with_the_data(digits):
-    X, y = digits
-    first = []
-    for n in (60, 300, 1797):
-        model = TrustSetClassifier(GaussianNB()).fit(X[:n], y[:n])
-        first.append(model.predictor_.choice_.candidates[0])
-    assert first[0] == "constant functions"
-    assert first[1].startswith("polynomials of degree 1 in the ranks of Conf and Trust")
-    assert first[2].startswith("polynomials of degree 5 in the ranks of Conf and Trust")
 
 
 def test_your_own_predictor_is_used(digits):

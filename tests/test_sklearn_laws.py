@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_digits
@@ -172,7 +171,7 @@ def test_binary_margins_of_a_logistic_model_are_its_probabilities(C, names):
     np.testing.assert_array_equal(*sets)
 
 
-WRAPS = {"list": list, "tuple": tuple, "array": lambda y: np.array(y, object), "series": pd.Series}
+WRAPS = {"list": list, "array": lambda y: np.array(y, object), "series": pd.Series}
 MISSING = [None, float("nan"), np.nan, pd.NA, pd.NaT]
 
 
@@ -188,12 +187,6 @@ def test_missing_labels_are_named(names, missing, wrap):
         message = r"y must hold a class for each sample; row 7 holds .* \(2 of 40 labels are miss"
         with pytest.raises(InputError, match=message):
             call(X, wrap(y))
-
-
-def test_missing_labels_of_polars_are_named():
-    X = np.random.default_rng(0).normal(size=(4, 2))
-    with pytest.raises(InputError, match="row 1 holds None"):
-        TrustSetClassifier(GaussianNB()).fit(X, pl.Series(["a", None, "b", "a"]))
 
 
 @pytest.mark.parametrize("trees", [DecisionTreeClassifier(), RandomForestClassifier(5)], ids=str)

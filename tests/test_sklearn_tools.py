@@ -332,17 +332,13 @@ def test_groups_by_any_route_are_the_same(table):
     assert set(by_number.outputs(with_codes[new]).groups["4"]) == {"0", "1", "2", "(missing)"}
 
 
-def test_conditional_sets_use_the_groups_and_max_size(table):
+def test_conditional_sets_use_the_groups(table):
     frame, y = table
     model = TrustSetClassifier(pipeline(), groups="site").fit(frame[:700], y[:700])
     assert model.predictor_.needed_groups == ("site",)
     assert "Groups" in repr(model.predictor_.choice_.basis)
     with pytest.warns(TrustSetsWarning, match="not conditioned on site"):
         TrustSetClassifier(pipeline(), groups=["note", "site"]).fit(frame[:400], y[:400])
-    sets = model.predict_set(frame[700:], max_size=2)
-    assert sets.sizes.max() == 2 and sets.alpha.shape == (200,)
-    by_hand = model.predictor_.predict_set(model.outputs(frame[700:]), max_size=2)
-    np.testing.assert_array_equal(sets.mask, by_hand.mask)
 
 
 class Recorder(LogisticRegression):

@@ -8,20 +8,24 @@ A page is run in an empty folder and starts with no names, as a reader does who 
 
 import contextlib
 import io
+import math
 import os
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Pages whose blocks need another library, a cluster or much time; tests of these run them.
 ELSEWHERE = {"scale.md", "tools.md", "paper.md"}
-_BLOCK = re.compile(
+BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?P<gap>\n```text\n(?P<output>.*?)^```\n)?",
     flags=re.DOTALL | re.MULTILINE,
 )
+_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
+_WRAPPER = textwrap.TextWrapper(96, replace_whitespace=False, break_long_words=False)
 _HEADLINE = re.compile(r"(<!-- headline -->).*?(<!-- /headline -->)", flags=re.DOTALL)
 
 
@@ -49,7 +53,7 @@ def outputs(text: str, name: str) -> Iterator[tuple["re.Match[str]", str]]:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            for block in _BLOCK.finditer(text):
+            for block in BLOCK.finditer(text):
                 printed = io.StringIO()
                 with contextlib.redirect_stdout(printed):
                     exec(compile(block["code"], name, "exec"), namespace)
@@ -58,16 +62,37 @@ def outputs(text: str, name: str) -> Iterator[tuple["re.Match[str]", str]]:
             os.chdir(before)
 
 
+def same_output(printed: str, shown: str) -> bool:
+    """Whether the words are equal and the numbers nearly: processors round sums differently."""
+    words = [re.sub(r"\s+", " ", _NUMBER.sub("0", text)).strip() for text in (printed, shown)]
+    numbers = [
+        [float(number.replace(",", "")) for number in _NUMBER.findall(text)]
+        for text in (printed, shown)
+    ]
+    return words[0] == words[1] and all(
+        math.isclose(one, other, rel_tol=0.02, abs_tol=0.011)
+        for one, other in zip(*numbers, strict=True)
+    )
+
+
 def written_anew(text: str, name: str) -> str:
     """The page with the outputs of its blocks as they are now."""
     parts, end = [], 0
     for block, printed in outputs(text, name):
         parts += [text[end : block.start()], f"```python\n{block['code']}```\n"]
         if printed.strip():
-            parts.append(f"\n```text\n{printed.rstrip()}\n```\n")
+            parts.append(f"\n```text\n{_wrapped(printed)}\n```\n")
         end = block.end()
     text = "".join([*parts, text[end:]])
     return _HEADLINE.sub(lambda found: f"{found[1]}\n{headline(for_readme=True)}\n{found[2]}", text)
+
+
+def _wrapped(printed: str) -> str:
+    """Sentences in lines that a page has room for; rows of tables stay as they are."""
+    lines = printed.rstrip().splitlines()
+    return "\n".join(
+        line if line.startswith("|") else "\n".join(_WRAPPER.wrap(line)) or line for line in lines
+    )
 
 
 if __name__ == "__main__":

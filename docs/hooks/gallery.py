@@ -82,7 +82,7 @@ def _output(script: Path, folder: Path) -> str:
     )
     if done.returncode and not done.stderr.startswith("needs"):
         raise RuntimeError(f"{script.name} failed:\n{done.stderr}")
-    return (done.stdout if not done.returncode else done.stderr).strip()
+    return (done.stdout if not done.returncode else done.stderr).strip("\n").rstrip()
 
 
 def _digest(files: list[Path]) -> str:

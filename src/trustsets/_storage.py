@@ -5,7 +5,7 @@ takes which values and arrays, and a SHA-256 of both. Loading builds only classe
 with `storable`, and compares their fields with the annotations; nothing in a file is ever executed.
 The checksum detects accidents, not intent: `check_state` of a class keeps compiled code inside its
 arrays whatever a file says. There is one header because safetensors writes several metadata entries
-in random order, and equal objects should give equal files.
+in any order, and equal objects should give equal files.
 """
 
 import contextlib
@@ -32,6 +32,18 @@ from trustsets.errors import InputError, StorageError
 StrPath = str | os.PathLike[str]
 # A path that leads here is a device, or an open file of some process.
 _DEVICES = ("/dev/", "/proc/")
+
+_log = logging.getLogger(__name__)
+
+FORMAT = "trustsets"
+VERSION = 1
+# NumPy pads texts to a common width. A file may claim at most this multiple of their length.
+_LARGEST_PADDING = 64
+_SMALL = 1 << 20
+
+_Arrays = dict[str, Array]
+_Storable = TypeVar("_Storable", bound=type)
+_REGISTRY: dict[str, type] = {}
 
 
 @contextlib.contextmanager
@@ -80,61 +92,6 @@ def _mode(path: Path) -> int:
         current = os.umask(0)
         os.umask(current)
         return 0o666 & ~current
-
-
-def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
-    """Whether a value is of a type; types that cannot be checked are accepted.
-
-    A list is accepted for a tuple, as it is by the constructors of these classes.
-
-    Examples
-    --------
-    >>> fits(3, int), fits(3, float), fits(True, int), fits("3", int | None)
-    (True, True, False, False)
-    >>> fits((1, 2), tuple[int, ...]), fits((1, "a"), tuple[int, ...])
-    (True, False)
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, item) for item in inner)
-    if origin is Literal:
-        return any(type(value) is type(item) and value == item for item in inner)
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
-        return len(value) == len(inner) and all(map(fits, value, inner))
-    if origin is np.ndarray:
-        (wanted,) = get_args(inner[1]) or (Any,)
-        free = wanted is Any or not isinstance(wanted, type)
-        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
-    if annotation is Any:
-        return True
-    if annotation is None:
-        return value is None
-    if annotation in (int, float):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole or (annotation is float and isinstance(value, float))
-    if getattr(annotation, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
-    if isinstance(annotation, type) and origin is None:
-        return isinstance(value, annotation)
-    return True
-
-
-_log = logging.getLogger(__name__)
-
-FORMAT = "trustsets"
-VERSION = 1
-# NumPy pads texts to a common width. A file may claim at most this multiple of their length.
-_LARGEST_PADDING = 64
-_SMALL = 1 << 20
-
-_Arrays = dict[str, Array]
-_Storable = TypeVar("_Storable", bound=type)
-_REGISTRY: dict[str, type] = {}
 
 
 def storable(cls: _Storable) -> _Storable:
@@ -261,9 +218,9 @@ def read(path: StrPath) -> Any:
 
 
 def read_note(path: StrPath) -> Any:
-    """Return the note that `write` was given, or None."""
-    header, _ = _read_parts(Path(path))
-    return header.get("note")
+    """Return the note that `write` was given, or None; the rest of the file is not read."""
+    with _opened(Path(path)) as file:
+        return _check_header(Path(path), file.metadata() or {}).get("note")
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
@@ -440,3 +397,45 @@ def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
     for field, value in values.items():
         is_right = field not in hints or fits(value, hints[field])
         require(is_right, f"{name}.{field}", "is of a wrong type")
+
+
+def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
+    """Whether a value is of a type; types that cannot be checked are accepted.
+
+    A list is accepted for a tuple, as it is by the constructors of these classes.
+
+    Examples
+    --------
+    >>> fits(3, int), fits(3, float), fits(True, int), fits("3", int | None)
+    (True, True, False, False)
+    >>> fits((1, 2), tuple[int, ...]), fits((1, "a"), tuple[int, ...])
+    (True, False)
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, item) for item in inner)
+    if origin is Literal:
+        return any(type(value) is type(item) and value == item for item in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if origin is np.ndarray:
+        (wanted,) = get_args(inner[1]) or (Any,)
+        free = wanted is Any or not isinstance(wanted, type)
+        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
+    if annotation is Any:
+        return True
+    if annotation is None:
+        return value is None
+    if annotation in (int, float):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole or (annotation is float and isinstance(value, float))
+    if getattr(annotation, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
+    if isinstance(annotation, type) and origin is None:
+        return isinstance(value, annotation)
+    return True

@@ -52,14 +52,13 @@ def extract_outputs(
         that begins with them. It runs in evaluation mode without gradients, and is as before
         afterwards. A function of the inputs returns logits or ``(logits, features)``.
     loader : iterable of batches
-        A batch is ``(inputs, labels)``, inputs alone, or a mapping, whose labels are under
-        ``"labels"``, ``"label"``, ``"targets"``, ``"target"``, ``"label_ids"`` or ``"y"``. A
-        module gets a tuple of inputs as ``model(*inputs)`` and a mapping as ``model(**inputs)``,
-        without the entries that its ``forward`` does not take.
+        A batch is ``(inputs, labels)``, inputs alone, or a mapping with labels under ``"labels"``,
+        ``"targets"``, ``"y"`` or the like. A module gets a tuple as ``model(*inputs)`` and a
+        mapping as ``model(**inputs)``, without the entries that its ``forward`` does not take.
     features : str, torch.nn.Module, function or False, optional
-        Features of a module: the output of one of its layers, given by itself or by its dotted
-        name, or a function of what the module returns. Default: the *input* of the classifier
-        head, the last `torch.nn.Linear` executed with K outputs. False keeps none.
+        Features of a module: the output of a layer, which may be named, or a function of what the
+        module returns. Default: the *input* of the classifier head, the last `torch.nn.Linear`
+        executed with K outputs. False keeps none.
     unpack : function, optional
         Returns ``(inputs, labels)`` of a batch of another form; labels may be None.
     device : str or torch.device, optional
@@ -68,9 +67,8 @@ def extract_outputs(
         Class names. Labels that are integers are positions in it.
     folder : path, optional
         Write ``logits.npy``, ``features.npy`` and ``labels.npy`` there, so that memory holds one
-        batch; the outputs returned are memory-mapped, and the command line reads the folder. An
-        interrupted run continues there if the loader gives the same batches and the model is the
-        same: inputs, weights, and new outputs of the first batch are compared with the stored ones.
+        batch; the command line reads the folder. An interrupted run continues there if batches
+        and model are the same: inputs, weights and outputs of the first batch are compared.
     progress : bool, optional
         Show a progress bar; by default on a terminal.
 

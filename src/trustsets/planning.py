@@ -15,10 +15,9 @@ from typing import Any, final
 
 import numpy as np
 from scipy import special
-from scipy.optimize import brentq
 
 from trustsets._arrays import Array, Codes, Floats
-from trustsets._checks import check_not_negative, check_open
+from trustsets._checks import check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets.errors import InputError
@@ -33,8 +32,8 @@ SIGNIFICANCE = 0.05
 """How often the test of an evaluation calls a valid predictor's coverage too low, at most."""
 TUNING_SHARE = 0.2
 """Largest share of its samples that the default `ConditionalConformal` sets aside for tuning."""
-MOST_SAMPLES = 10**12
-"""Larger numbers of samples are refused. All whole numbers below it are exact as float64."""
+MOST_SAMPLES = 10**7
+"""Larger numbers of samples are refused."""
 
 # How far shares may exceed 1 together by rounding.
 _ROUNDING = 1e-6
@@ -45,18 +44,12 @@ _SCANNED_BLOCKS = 4096
 _WOBBLE = 64
 # The size of a group lies within so many standard deviations, up to a probability of 1e-18.
 _DEVIATIONS = 9.0
-# Group sizes that are looked at one by one; where there are more, bounds are taken at so many.
-_MOST_GROUP_SIZES = 1 << 16
-_GROUP_CELLS = 2048
 # A guess of a number of samples is searched around by this factor.
 _NEAR = 0.8
 _SMALLEST_STEP = 1e-12
 # Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _TAIL = 1e-17
-# How exactly a real number of test samples is found.
-_SAMPLE_STEP = 1e-6
-_RELATIVE_STEP = 1e-14
 
 
 def plan(
@@ -68,7 +61,6 @@ def plan(
     groups: Shares | None = None,
     classes: Shares | None = None,
     functions: int = 1,
-    penalty: float = 0.0,
     gap: float | None = None,
     outputs: ModelOutputs | None = None,
 ) -> "Plan":
@@ -97,8 +89,6 @@ def plan(
     functions : int
         Number of basis functions of `ConditionalConformal`. The sizes then come from its bounds,
         which need more samples than most data do.
-    penalty : float
-        Penalty of `Groups` or `Classes` among them.
     gap : float, optional
         Lack of coverage that an evaluation should see; by default `within`.
     outputs : ModelOutputs, optional
@@ -119,7 +109,6 @@ def plan(
         raise InputError(f"gap must be smaller than the coverage, {1.0 - alpha:g}; got {gap}.")
     n = None if n is None else _whole(n, "n")
     functions = _whole(functions, "functions")
-    check_not_negative(penalty=penalty)
     shares = _shares_of_parts(groups, classes, outputs)
     total = len(outputs) if n is None and outputs is not None else n
 
@@ -151,10 +140,9 @@ def plan(
             test_in_all=None if tested is None else samples_for(tested, share, probability),
         )
 
-    law = CoverageLaw(alpha, functions, penalty)
-    rows = [row("all samples", 1.0, CoverageLaw(alpha, functions))]
-    rows += [row(name, share, law) for name, share in shares.items()]
-    return Plan(alpha, within, probability, gap, functions, penalty, tuple(rows))
+    law = CoverageLaw(alpha, functions)
+    rows = [row(name, share, law) for name, share in {"all samples": 1.0, **shares}.items()]
+    return Plan(alpha, within, probability, gap, functions, tuple(rows))
 
 
 def _whole(number: Any, name: str) -> int:
@@ -245,8 +233,8 @@ class Plan(PlainData):
         What was asked for: coverage of 1 - alpha, up to `within`, with this probability.
     gap : float
         Lack of coverage that an evaluation should see.
-    functions, penalty : int, float
-        Basis functions, and penalty of groups and classes, in calibration samples.
+    functions : int
+        Basis functions.
     rows : tuple of PlanRow
         All samples first, then groups and classes.
     """
@@ -256,7 +244,6 @@ class Plan(PlainData):
     probability: float
     gap: float
     functions: int
-    penalty: float
     rows: tuple[PlanRow, ...]
 
     def __str__(self) -> str:
@@ -374,9 +361,6 @@ class CoverageLaw:
         upper tail is that of Beta(k + p - 1, n + 2 - k - p). For p = 1 the law is exact. For more
         functions it joins the exact bounds of the mean to the spread of p = 1, which is right to
         first order in 1 / n.
-    penalty : float
-        Penalty of the function that coverage is weighted by, in calibration samples. It moves
-        coverage by at most penalty / n, up or down.
 
     Examples
     --------
@@ -389,7 +373,6 @@ class CoverageLaw:
 
     alpha: float
     functions: int = 1
-    penalty: float = 0.0
 
     @cached_property
     def fraction(self) -> Fraction:
@@ -460,9 +443,8 @@ class CoverageLaw:
     def needed_in_all(self, within: float, probability: float, share: float, needed: int) -> int:
         """Calibration samples in all, of which a group has a share, by the law of its size.
 
-        The size j of the group is binomial. The probability at size j is replaced by the lowest at
-        this or any larger size, so that the result holds for every larger number too. This asks for
-        a few samples more, never for fewer. `needed` is the result of `needed`.
+        The size of the group is binomial. The probability at a size is replaced by the lowest at
+        this or any larger size, so that the result holds for every larger number too.
         """
         if share == 1.0:
             return needed
@@ -485,8 +467,7 @@ class CoverageLaw:
 
     def _ends(self, misses: Codes, m: Codes) -> tuple[Floats, Floats]:
         """Most and least misses l of the Beta laws of the two tails, kept inside (0, m)."""
-        most = misses + self.penalty
-        least = misses - (self.functions - 1.0) - self.penalty
+        most, least = misses, misses - (self.functions - 1.0)
         # A miss rate of about 0 stands for sets that may all contain the label.
         return np.clip(most, _SMALLEST_STEP, m - 0.5), np.clip(least, _SMALLEST_STEP, m - 0.5)
 
@@ -523,15 +504,9 @@ def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, F
     """Sizes around `needed`, and for each the lowest probability at this or any larger size."""
     spread = int(_DEVIATIONS * np.sqrt(needed) + 2.0 / law.alpha)
     start, stop = max(0, needed - 2 * spread), needed + 4 * spread
-    if stop - start <= _MOST_GROUP_SIZES:
-        sizes = np.arange(start, stop)
-        values = law.probability(sizes, within)
-        return sizes, np.minimum.accumulate(values[::-1])[::-1]
-    first, last = law._block(np.array([max(start, law.smallest), stop]) + 1).tolist()
-    blocks = np.unique(np.linspace(first, last, _GROUP_CELLS).astype(np.int64))
-    lowest = np.minimum.accumulate(law._lowest(blocks, within)[::-1])[::-1]
-    # One step late: between two of the blocks values wobble less than they rise over one step.
-    return law._first(blocks)[1:] - 1, lowest[:-1]
+    sizes = np.arange(start, stop)
+    values = law.probability(sizes, within)
+    return sizes, np.minimum.accumulate(values[::-1])[::-1]
 
 
 def size_of_test(
@@ -543,27 +518,13 @@ def size_of_test(
     samples. The test calls coverage too low from t misses on, where t is the smallest number that
     a valid predictor reaches with probability `significance` at most. A predictor whose miss rate
     is alpha + gap reaches it with probability `power` at least, at every larger size too. This is
-    the test of `trustsets.metrics.check_guarantee`.
-
-    Parameters
-    ----------
-    law : CoverageLaw
-        Law of the coverage.
-    n : int
-        Calibration samples.
-    gap, power, significance : float
-        See above.
-
-    Returns
-    -------
-    samples, misses : int
-        Number of test samples, and t at that number. None where no number is enough, because the
-        coverage of a valid predictor is lower by `gap` with probability `significance` or more.
+    the test of `trustsets.metrics.check_guarantee`. Returns the number of test samples and t; None
+    where no number is enough, because the coverage of a valid predictor varies as much as `gap`.
 
     Examples
     --------
     >>> size_of_test(CoverageLaw(0.1), n=10_000, gap=0.02, power=0.9)
-    (2469, 276)
+    (2459, 275)
     """
     size = np.array([n + 1])
     most = float(law._ends(law._misses(size), size)[0][0])
@@ -571,38 +532,33 @@ def size_of_test(
     if n < law.smallest or special.betaincc(a, b, rate) >= significance:
         return None
 
-    def largest(misses: float) -> float:
-        """Most samples, as a real number, of which so many misses are significant; 0 for none."""
-        if misses < 1.0 or missed_at_least(misses, misses, a, b) > significance:
-            return 0.0
-        high = misses * (a + b) / a + 1.0
-        while missed_at_least(misses, high, a, b) <= significance:
-            high *= 2.0
-        above = lambda samples: missed_at_least(misses, samples, a, b) - significance  # noqa: E731
-        return float(brentq(above, misses, high, xtol=_SAMPLE_STEP, rtol=_RELATIVE_STEP))
+    def is_significant(misses: int, samples: int) -> bool:
+        return missed_at_least(misses, samples, a, b) <= significance
 
-    def lowest_power(misses: float) -> float:
-        """Lowest power at any of the sizes at which so many misses are needed.
+    def first_size(misses: int) -> int:
+        """Fewest samples of which fewer misses than these are not significant."""
+        fewer = misses - 1
+        if fewer < 1 or not is_significant(fewer, fewer):
+            return misses
+        return 1 + _last_where(lambda samples: is_significant(fewer, samples), fewer, MOST_SAMPLES)
 
-        For t misses the power rises with the number of samples, so it is lowest where t - 1 cease
-        to be significant. That real number is at most the whole one: this asks for no fewer.
+    def lacks_power(misses: int) -> bool:
+        """Whether the power is too low at any of the sizes at which so many misses are needed.
+
+        For t misses the power rises with the number of samples: it is lowest at the first size.
         """
-        if missed_at_least(misses, misses, a, b) > significance:
-            return 0.0  # not even if all are missed
-        samples = max(largest(misses - 1.0), misses)
-        return float(special.betainc(misses, samples - misses + 1.0, rate))
+        if not is_significant(misses, misses):
+            return True  # not even if all are missed
+        samples = first_size(misses)
+        return bool(special.betainc(misses, samples - misses + 1.0, rate) < power)
 
-    low, high = 1.0, 1.0
-    while lowest_power(high) < power:
-        low, high = high, 8.0 * high
-        if high > MOST_SAMPLES:
+    high = 1
+    while lacks_power(high):
+        high *= 2
+        if high > rate * MOST_SAMPLES:
             return None
-    if high > 1.0:
-        high = brentq(lambda t: lowest_power(t) - power, low, high, xtol=0.5, rtol=_RELATIVE_STEP)
-    misses = max(math.floor(high) - 1, 1)
-    while lowest_power(misses) < power:
-        misses += 1
-    return max(math.floor(largest(misses - 1)) + 1, misses), misses
+    misses = 1 + _last_where(lacks_power, high // 2, high) if high > 1 else 1
+    return first_size(misses), misses
 
 
 def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:

@@ -27,9 +27,8 @@ def predict_dataset(
 ) -> Any:
     """Prediction sets of a Ray dataset, as another one; nothing runs before it is consumed.
 
-    The predictor goes into Ray's object store once. All workers of a machine read its training
-    samples from there, so that their memory holds one copy. The sets are those of one process,
-    whatever the batches and however often Ray repeats a task.
+    The predictor goes into Ray's object store once, and all workers of a machine read it there.
+    The sets are those of one process, whatever the batches and however often Ray repeats a task.
 
     Parameters
     ----------

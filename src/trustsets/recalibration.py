@@ -228,7 +228,7 @@ class ClassBias(Estimator):
     calibration is hard-to-beat at label shift adaptation. ICML 2020.
 
     T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
-    classification. 2025 (the shift by class shares).
+    classification. 2025 (the shift by class prevalences).
 
     Examples
     --------

@@ -1,7 +1,7 @@
 r"""Predictors for other populations than that of calibration: label shift and covariate shift.
 
 1. `AdaptedConformal`: a calibrated predictor with weights for another population.
-2. Label shift. The distribution of the outputs given the class stays the same. The density of the
+2. Label shift. The distribution of the outputs within each class stays the same. The density of the
    new outputs is then proportional to :math:`\sum_y q_y f_y(x) / p_y`, with f the calibrated
    probabilities and p the calibration prevalences; the q of largest likelihood are the estimate.
    Probabilities are calibrated first by a temperature and a constant for each class, fitted on the
@@ -62,7 +62,7 @@ class AdaptedConformal(Predictor):
     With ``shift="label"``: if only the class prevalences differ, and if they were known, coverage
     would hold among the new samples as it does among samples exchangeable with those of
     calibration. The prevalences are estimated, so it holds approximately: `prevalence_` has their
-    intervals. If the outputs given the class have changed, too, nothing is guaranteed; `adapt`
+    intervals. If the outputs within a class have changed, too, nothing is guaranteed; `adapt`
     warns where the outputs show it. Every class has thresholds of its own, so thresholds have shape
     (m, K). For `ConditionalConformal`, a number just below the fitted value stands for a threshold
     where no score lies between the two.
@@ -565,7 +565,7 @@ def estimate_weights(
     n, m = len(calibration), len(new)
     if min(n, m) < _FEWEST_SAMPLES:
         raise InputError(
-            f"adapt to other inputs needs {_FEWEST_SAMPLES} calibration samples and as many "
+            f"adapting to covariate shift needs {_FEWEST_SAMPLES} calibration samples and as many "
             f"unlabelled ones or more, hundreds better; got {n} and {m}."
         )
     of = _checked(of)

@@ -308,7 +308,7 @@ async def _file(name: str, request: Request) -> Response:
 
 
 async def _sheet(name: str, request: Request) -> Response:
-    """A style sheet of the report, which has the colours of the house style."""
+    """A style sheet of the report, which has the colours of both."""
     return Response(str(page_styles()[name]), media_type="text/css")
 
 
@@ -360,7 +360,7 @@ async def _act(shared: _Shared, request: Request) -> Response:
 
 
 def _prepare(shared: _Shared, query: Query) -> None:
-    """Make the next move of alpha fast, unless something newer has come."""
+    """Make the next moves of alpha fast, unless something newer has come."""
     try:
         end = time.monotonic() + _IDLE
         while time.monotonic() < end:
@@ -374,8 +374,8 @@ def _prepare(shared: _Shared, query: Query) -> None:
             for index in range(len(state.settings)):
                 # On the worker, where a newer question ends it after the stage it is in.
                 shared.worker.submit(session.outcome, state, index, query.check).result()
-    except Superseded:
-        return
+    except (Superseded, RuntimeError):
+        return  # something newer has come, or the program ends and takes no more work
     except Exception:
         # Nobody waits for this, and the next question does without it.
         _log.warning("preparing other alphas failed", exc_info=True)

@@ -28,6 +28,7 @@ __all__ = [
     "authors_halves",
     "compare_trust",
     "publication",
+    "read_json",
     "read_released_trust",
     "released_files",
 ]
@@ -43,11 +44,15 @@ _SAFE_CLASSES = {("numpy", "ndarray"), ("numpy", "dtype")} | {
 }
 
 
+def read_json(name: str) -> Any:
+    """Content of a file of the package."""
+    return json.loads(resources.files("trustsets_paper").joinpath(name).read_text("utf-8"))
+
+
 @cache
 def publication() -> dict[str, Any]:
     """The printed tables, and what the authors published besides them."""
-    file = resources.files("trustsets_paper").joinpath("printed_tables.json")
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    content: dict[str, Any] = read_json("printed_tables.json")
     return content
 
 

@@ -54,12 +54,25 @@ def _by_class(values: Array, codes: Ints, n_classes: int) -> list[Array]:
     return np.split(values[order], np.cumsum(np.bincount(codes, minlength=n_classes))[:-1])
 
 
+@dataclass(eq=False, repr=False)
+class _Baseline(Predictor):
+    """The parameters of `StandardConformal`, which all baselines have."""
+
+    _: KW_ONLY
+    score: Score = APS()
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+
 # --- STANDARD as the authors compute it
 
 
 @final
 @dataclass(eq=False, repr=False)
-class AuthorsStandard(Predictor):
+class AuthorsStandard(_Baseline):
     """Split conformal prediction with the quantile of the authors' code.
 
     They ask NumPy for the quantile at k / n, k = ceil((n + 1)(1 - alpha)), the higher of two
@@ -67,14 +80,6 @@ class AuthorsStandard(Predictor):
     score and not the k-th of the paper's text: the 22,502nd of 25,000 at alpha = 0.1. Only the
     largest score stays itself. Parameters are those of `StandardConformal`.
     """
-
-    _: KW_ONLY
-    score: Score = APS()
-    temperature: float | TemperatureScaling | str | None = None
-    class_bias: ClassBias | str | None = None
-    allow_empty: bool = True
-    tuning_fraction: float = 0.2
-    random_state: Any = 0
 
     def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
         """Nothing: a quantile is read off the scores."""
@@ -148,18 +153,18 @@ def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int,
 
 @final
 @dataclass(eq=False, repr=False)
-class RankCalibratedConformal(Predictor):
+class RankCalibratedConformal(_Baseline):
     r"""Class-conditional thresholds joined with the largest rank of each class (RC3P).
 
     Of the :math:`n_y` calibration samples of class y, let :math:`\epsilon_y^k` be the share in
-    which more than k - 1 classes are more likely than y. With :math:`k_y` the smallest k such that
-    :math:`\epsilon_y^k < \alpha`, and :math:`q_y` the finite-sample quantile of the scores of class
-    y at :math:`\alpha - \epsilon_y^{k_y}` in the place of alpha, the set of x contains y if
-    s(x, y) is at most :math:`q_y` and y is among the :math:`k_y` most likely classes of x.
+    which y is not among the k most likely classes, and :math:`k_y` the smallest k with
+    :math:`\epsilon_y^k < \alpha`. The set of x contains y if y is among the :math:`k_y` most likely
+    classes of x and s(x, y) is at most the finite-sample quantile of the scores of class y at
+    :math:`\alpha - \epsilon_y^{k_y}`.
 
     The shares are estimates, so that **nothing is guaranteed in finite samples**: class-conditional
     coverage can be lower than 1 - alpha by up to about :math:`1 / (n_y + 1)`. A class without
-    calibration samples is in every set. Parameters are those of `StandardConformal`.
+    calibration samples is in every set.
 
     References
     ----------
@@ -176,14 +181,6 @@ class RankCalibratedConformal(Predictor):
     >>> predictor.largest_ranks(alpha=0.1)  # a label is among the first three nine times in ten
     array([3, 3, 3, 3, 3])
     """
-
-    _: KW_ONLY
-    score: Score = APS()
-    temperature: float | TemperatureScaling | str | None = None
-    class_bias: ClassBias | str | None = None
-    allow_empty: bool = False
-    tuning_fraction: float = 0.2
-    random_state: Any = 0
 
     def largest_ranks(self, alpha: float = 0.1) -> Ints:
         """Largest rank of each class at which it can be in a set, shape (K,); 1 is the first."""
@@ -232,7 +229,7 @@ class RankCalibratedConformal(Predictor):
 
 @final
 @dataclass(eq=False, repr=False)
-class InterpolatedConformal(Predictor):
+class InterpolatedConformal(_Baseline):
     r"""Thresholds between that of all samples and that of each class (INTERP-Q).
 
     With q the finite-sample quantile of all calibration scores and :math:`q_y` that of the scores
@@ -260,14 +257,7 @@ class InterpolatedConformal(Predictor):
     array([0.65, 0.9 ])
     """
 
-    _: KW_ONLY
     tau: float = 0.5
-    score: Score = APS()
-    temperature: float | TemperatureScaling | str | None = None
-    class_bias: ClassBias | str | None = None
-    allow_empty: bool = False
-    tuning_fraction: float = 0.2
-    random_state: Any = 0
 
     def _check_parameters(self) -> None:
         if isinstance(self.tau, bool | str) or not 0.0 <= self.tau <= 1.0:
@@ -332,7 +322,7 @@ class _Design:
 
 @final
 @dataclass(eq=False, repr=False)
-class PluginConformal(Predictor):
+class PluginConformal(_Baseline):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
     This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
@@ -348,15 +338,9 @@ class PluginConformal(Predictor):
     ICLR 2023 (Algorithm 1, BatchGCP).
     """
 
-    _: KW_ONLY
     score: Score = APS(scale="tail")
     basis: Basis = Polynomial(degree=5, of=(Confidence(transform="rank"), Trust(transform="rank")))
     trust: SupportsTrust | None = None
-    temperature: float | TemperatureScaling | str | None = None
-    class_bias: ClassBias | str | None = None
-    allow_empty: bool = False
-    tuning_fraction: float = 0.2
-    random_state: Any = 0
 
     def _check_parameters(self) -> None:
         if not isinstance(self.basis, Basis):

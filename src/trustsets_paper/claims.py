@@ -27,6 +27,7 @@ from trustsets.errors import TrustSetsWarning
 from trustsets.metrics import correlate, label_ranks
 from trustsets.resuming import digest
 from trustsets_paper import Floats
+from trustsets_paper.authors import read_json
 from trustsets_paper.baselines import AuthorsStandard
 from trustsets_paper.protocol import (
     ABLATION,
@@ -36,7 +37,6 @@ from trustsets_paper.protocol import (
     MAIN_SCORE,
     MATCHED,
     MATCHED_DEFAULT,
-    NAIVE,
     PACKAGE_POLYNOMIAL,
     PCA,
     RANK_SHOWN,
@@ -85,84 +85,17 @@ class Claim:
     """One statement of the paper: `row` is better than `against` in a column, or not worse."""
 
     text: str
-    section: str
     row: str
     against: str
     column: str  # of `Evaluation.metrics`, or one of the words that `_values` knows
+    section: str = ""  # of the paper
     score: str = MAIN_SCORE
     higher: bool = False  # higher is better
     comparable: bool = False  # it holds as well where neither is better
-    claimed: bool = True  # by the paper; otherwise it is the fair comparison that it lacks
+    claimed: bool = True  # by the paper; otherwise it is a comparison that the paper lacks
 
 
-def _better(column: str, what: str, section: str, row: str, against: str) -> Claim:
-    return Claim(f"{row} has a smaller {what} than {against}", section, row, against, column)
-
-
-_TRUST, _RANK, _CLASS = "Conf x Trust gap", "Conf x Rank gap", "class gap"
-CLAIMS = (
-    Claim("CONDITIONAL has 90% marginal coverage", "4.3", CONDITIONAL, "", "coverage"),
-    _better("conf_trust.gap", _TRUST, "4.3", CONDITIONAL, STANDARD),
-    _better("conf_rank.gap", _RANK, "4.3", CONDITIONAL, STANDARD),
-    _better("conf_trust.gap", _TRUST, "4.3", NAIVE, STANDARD),
-    _better("conf_rank.gap", _RANK, "4.3", NAIVE, STANDARD),
-    _better("conf_trust.gap", _TRUST, "4.3, all sets but one", CONDITIONAL, NAIVE),
-    replace(
-        _better("conf_rank.gap", _RANK, "4.3", CONDITIONAL, NAIVE),
-        text="CONDITIONAL has a Conf x Rank gap smaller than NAIVE's or comparable",
-        comparable=True,
-    ),
-    Claim(
-        "CONDITIONAL's sets are not significantly larger than STANDARD's",
-        "4.3",
-        CONDITIONAL,
-        STANDARD,
-        "size",
-        comparable=True,
-    ),
-    _better("class.gap", _CLASS, "4.3, generally", CONDITIONAL, STANDARD),
-    _better("class.gap", _CLASS, "4.3, generally", CONDITIONAL, NAIVE),
-    _better("smallest balls", "gap over small balls", "4.3", CONDITIONAL, STANDARD),
-    _better("smallest balls", "gap over small balls", "4.3", CONDITIONAL, NAIVE),
-    replace(
-        _better("largest balls", "gap over large balls", "4.3", CONDITIONAL, STANDARD),
-        text="the gap over large balls is comparable",
-        comparable=True,
-    ),
-    _better("conf_trust.gap", _TRUST, "C.4", CONDITIONAL, PCA),
-    _better("conf_rank.gap", _RANK, "C.4", CONDITIONAL, PCA),
-    _better("class.gap", _CLASS, "C.4", CONDITIONAL, PCA),
-    *(
-        replace(
-            _better("class.gap", f"{_CLASS} ({score})", "C.5", CONDITIONAL, STANDARD), score=score
-        )
-        for score in ("softmax", "RAPS")
-    ),
-    _better("groups.gap", "gap between groups", "4.4", CONDITIONAL, STANDARD),
-    Claim(
-        "CONDITIONAL has a higher worst-group coverage than STANDARD",
-        "4.4",
-        CONDITIONAL,
-        STANDARD,
-        "groups.worst",
-        higher=True,
-    ),
-    replace(
-        _better("groups.gap", "gap between groups", "4.4", CONDITIONAL, GROUPWISE),
-        text="CONDITIONAL, without groups, is better than GROUPWISE or comparable",
-        comparable=True,
-    ),
-    Claim("Trust and Rank are negatively correlated", "C.3", STANDARD, "", "spearman"),
-    Claim("STANDARD's coverage falls with Rank at equal Conf", "2.2", STANDARD, "", "rising pairs"),
-    *(
-        replace(_better(column, what, "", CONDITIONAL, MATCHED), claimed=False)
-        for column, what in (
-            ("conf_trust.gap", _TRUST),
-            ("conf_rank.gap", _RANK),
-            ("class.gap", _CLASS),
-        )
-    ),
-)
+CLAIMS = tuple(Claim(**fields) for fields in read_json("claims.json"))
 """Claims in the order of the paper, and the same against STANDARD of the same mean size."""
 
 
@@ -250,7 +183,7 @@ def _group_values(run: Run, score: str, method: str, part: str) -> Floats:
         cell = _cell(run, score, f"{method} by {name}" if several else method)
         runs = run.evaluations.get(cell, [])
         columns.append([item.metrics[f"group:{name}.{part}"].value for item in runs])
-    values: Floats = np.array(columns).reshape(len(names), -1)
+    values: Floats = np.array(columns, dtype=np.float64)
     if not values.size:
         return np.empty(0)
     return np.asarray(values.mean(axis=0) if part == "gap" else values.min(axis=0))

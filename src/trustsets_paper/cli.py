@@ -15,10 +15,7 @@ from trustsets_paper.authors import compare_trust as compare_released
 from trustsets_paper.datasets import SHOWN
 from trustsets_paper.pages import (
     TIME_HEADER,
-    Origin,
-    find_run,
     time_rows,
-    write_claims,
     write_overview,
     write_run,
 )
@@ -92,15 +89,9 @@ def extract(
     resize: Annotated[
         int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
     ] = None,
-    mixed_precision: Annotated[
-        bool | None,
-        option(
-            None,
-            "Run in half precision or not. Default: on a GPU only.",
-            "--mixed-precision/--single-precision",
-            panel=_MACHINE,
-        ),
-    ] = None,
+    half_precision: Annotated[
+        bool, option(None, "Run in half precision where there is a GPU.", panel=_MACHINE)
+    ] = True,
     batch_size: Annotated[
         int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
     ] = 256,
@@ -117,8 +108,7 @@ def extract(
     from trustsets_paper.networks import extract_dataset
 
     folder = output or Path("extracted") / dataset
-    precision = "auto" if mixed_precision is None else mixed_precision
-    work = options.work(mixed_precision=precision, resize=resize, batch_size=batch_size)
+    work = options.work(half_precision=half_precision, resize=resize, batch_size=batch_size)
     parts = extract_dataset(dataset, options.images, weights, folder, options=work)
     if console.settings.json:
         console.print_json({"output": str(folder), "parts": [asdict(part) for part in parts]})
@@ -215,11 +205,7 @@ class RunOptions:
     degree: Annotated[int, option("N", "Degree of CONDITIONAL in the tables.", min=1)] = 5
     bins: Annotated[
         Literal["auto", "text", "code"],
-        option(
-            None,
-            "Trust and Rank bins within each confidence bin (text), or the same for all "
-            "(code). auto: code for the paper's datasets, whose printed numbers were made so.",
-        ),
+        option(None, "Trust and Rank bins within each confidence bin (text), or for all (code)."),
     ] = "auto"
     rank_edges: Annotated[
         str | None,
@@ -235,10 +221,7 @@ class RunOptions:
     neighbour: Annotated[
         int,
         option(
-            "N",
-            "Trust measures the distance to the N-th nearest neighbour of a class: 2 in the "
-            "authors' code, 1 in the text.",
-            min=1,
+            "N", "Trust is of the N-th neighbour of a class: 2 in the code, 1 in the text.", min=1
         ),
     ] = 2
     squared: Annotated[
@@ -331,17 +314,13 @@ def run(
     experiment = Experiment(source, chosen, results_cache)
     with console.progress(dataset, experiment.n_cells) as advance:
         result = experiment.run(advance=lambda: advance(1), say=console.say)
-    origin = Origin(
-        command=_command_line(context),
-        dataset=dataset,
-        data=str(path),
-        train=None if train is None else str(train),
-        groups=groups,
-        cache=str(stages),
-    )
-    released = _released(authors_files, result)
     results, tables = write_run(
-        result, folder, results_cache, figures=figures, origin=origin, released=released
+        result,
+        folder,
+        results_cache,
+        figures=figures,
+        command=_command_line(context),
+        released=_released(authors_files, result),
     )
     if console.settings.json:
         console.print_json(results | {"output": str(folder)})
@@ -355,44 +334,12 @@ def run(
 @expanded
 def overview(
     context: typer.Context,
-    folders: Annotated[
-        list[Path], argument("DIR...", "Folders that 'paper run' wrote, one a dataset.")
-    ],
+    datasets: Annotated[list[str], argument("DATASET...", "Names of the datasets.")],
+    data: Annotated[
+        Path, option("DIR", "Folder of what 'paper extract' wrote, or of pairs of files.")
+    ] = Path("extracted"),
     output: Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")] = Path(
         "results/overview"
-    ),
-    figures: Figures = True,
-) -> None:
-    """Put the results of several datasets on one page, as the paper prints them.
-
-    Tables have one block for each dataset, figures one panel. Everything comes
-    from the stages that the runs stored, so it takes seconds; run it from the
-    same folder as them.
-
-    Example:
-
-      trustsets paper overview results/imagenet results/places365 -o results/all
-    """
-    runs = []
-    for folder in folders:
-        runs.append(find_run(folder))
-        console.say(f"{folder}: {len(runs[-1].evaluations)} rows of {runs[-1].source.name}.")
-    tables = write_overview(runs, output, figures=figures, command=_command_line(context))
-    if console.settings.json:
-        console.print_json({"output": str(output), "tables": dict(tables)})
-        return
-    _print_tables(tables)
-    console.say(f"Written to {output}.")
-
-
-@paper.command()
-@expanded
-def claims(
-    context: typer.Context,
-    datasets: Annotated[list[str], argument("DATASET...", "Names of the datasets.")],
-    data: Annotated[Path, option("DIR", "Folder with DATASET_pool.npz and DATASET_train.npz.")],
-    output: Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")] = Path(
-        "results/claims"
     ),
     cache: Annotated[
         Path | None, option("DIR", "Where stages are stored. Default: cache in the output.")
@@ -404,19 +351,23 @@ def claims(
     variation_seeds: Annotated[
         str, option("LIST", "Seeds of the tables by calibration samples and by trust samples.")
     ] = "1-5",
+    figures: Figures = True,
     *,
     options: RunOptions,
 ) -> None:
-    """Judge every claim of the paper on datasets of your own, and ablate its method.
+    """Judge every claim of the paper on several datasets, and ablate its method.
 
     Runs all methods, conditions on Conf alone and on Trust alone too, varies
     the samples behind the trust score and the number of calibration samples,
-    and writes one page.
+    and writes one page with a block of each table for each dataset. Stages
+    are stored as by 'paper run'.
 
     Example:
 
-      trustsets paper claims cifar100 ham10000 --data bench -o results/claims
+      trustsets paper overview cifar100 ham10000 --data bench -o results/overview
     """
+    if len(set(datasets)) < len(datasets):
+        raise InputError(f"an overview needs different datasets; got {datasets}.")
     stages, runs = StageCache(cache or output / "cache"), []
     for dataset in datasets:
         chosen = replace(options.parsed(dataset), ablation=True)
@@ -427,7 +378,8 @@ def claims(
         with console.progress(dataset, experiment.n_cells) as advance:
             runs.append(experiment.run(advance=lambda: advance(1), say=console.say))
     seeds = parse_numbers(variation_seeds, "--variation-seeds")
-    tables = write_claims(runs, output, stages, seeds, command=_command_line(context))
+    command = _command_line(context)
+    tables = write_overview(runs, output, stages, seeds, figures=figures, command=command)
     if console.settings.json:
         console.print_json({"output": str(output), "tables": dict(tables)})
         return

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -371,15 +371,11 @@ class WorkOptions:
     workers: int | None = 0  # processes that decode images; None has one for each core
     max_unreadable: int = 100  # images that may be missing or damaged before it is an error
     progress: bool | None = None  # show progress bars; None does on a terminal
-    mixed_precision: bool | Literal["auto"] = "auto"  # extract in half precision: on a GPU
+    half_precision: bool = True  # extract in half precision on a GPU
 
     def __post_init__(self) -> None:
         _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
         _check_least(1, size=self.size, resize=self.resize, batch_size=self.batch_size)
-        if self.mixed_precision not in (True, False, "auto"):
-            raise InputError(
-                f'mixed_precision must be True, False or "auto"; got {self.mixed_precision!r}.'
-            )
 
     @property
     def n_workers(self) -> int:
@@ -877,9 +873,7 @@ def extract_dataset(
     """
     options = options or WorkOptions()
     device = pick_device(options.device)
-    half = options.mixed_precision is not False and device.type == "cuda"
-    if options.mixed_precision is True and not half:
-        raise InputError(f'mixed_precision=True needs a GPU, not {device}; use "auto".')
+    half = options.half_precision and device.type == "cuda"
     check_shared_memory(options, options.batch_size)
     dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]

@@ -1,21 +1,20 @@
 """The pages of the experiments: one for a run, and an overview of the runs of several datasets.
 
-A page is Markdown with its tables beside it in Markdown and LaTeX and its figures as images.
-``results.json`` has the numbers, and ``run.json`` is enough to find the run again in its stages.
+A page is Markdown, with its tables in files of their own and its figures as images.
+``results.json`` has the numbers of a run.
 """
 
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from trustsets import __version__
-from trustsets.errors import InputError
 from trustsets.metrics import markdown_table, title
 from trustsets_paper.authors import AUTHORS, ReleasedTrust, released_rows
 from trustsets_paper.claims import ablation_table, claims_rows, size_table, trust_table
@@ -24,13 +23,12 @@ from trustsets_paper.protocol import (
     DEFAULT,
     MATCHED,
     PACKAGE_GROUPWISE,
-    Experiment,
     Options,
     Run,
     StageCache,
     Tally,
 )
-from trustsets_paper.sources import PAPER_DATASETS, read_source, write_text
+from trustsets_paper.sources import PAPER_DATASETS, write_text
 from trustsets_paper.tables import (
     MARK,
     CorrelationTable,
@@ -42,49 +40,10 @@ from trustsets_paper.tables import (
     share_by_chance,
 )
 
-__all__ = ["Origin", "find_run", "time_rows", "write_claims", "write_overview", "write_run"]
+__all__ = ["time_rows", "write_overview", "write_run"]
 
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
-_ORIGIN = "run.json"
-
-
-@final
-@dataclass(frozen=True)
-class Origin:
-    """Where a run came from: enough to find it again in its cache."""
-
-    command: str  # with every option that is not at its default
-    dataset: str
-    data: str
-    train: str | None
-    groups: tuple[str, ...]
-    cache: str  # folder of the stages
-
-
-def find_run(folder: str | os.PathLike[str]) -> Run:
-    """Return the run that left its results in a folder, from the stages that it stored.
-
-    Paths of the data are those that were given to the run. They must be valid in the current
-    folder too.
-    """
-    path = Path(folder) / _ORIGIN
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_hook=_with_tuples)
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: there is no such file; name folders that trustsets paper run wrote."
-        ) from None
-    options, origin = Options(**content.pop("options")), Origin(**content)
-    train = None if origin.train is None else Path(origin.train)
-    source = read_source(origin.dataset, Path(origin.data), train, origin.groups)
-    return Experiment(source, options, StageCache(origin.cache)).run()
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-    }
 
 
 def write_run(
@@ -93,7 +52,7 @@ def write_run(
     cache: StageCache,
     *,
     figures: bool = True,
-    origin: Origin | None = None,
+    command: str | None = None,
     released: Sequence[ReleasedTrust] = (),
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Write everything into a folder; each file is written whole or not at all.
@@ -114,7 +73,7 @@ def write_run(
         [
             f"# {run.source.name}: the paper's tables and figures",
             what_was_run([run]),
-            _command(None if origin is None else origin.command),
+            _command(command),
             f"{_samples(run)} {setting(run)}",
             _reading([run]),
             left_out if run.left_out else "",
@@ -124,59 +83,60 @@ def write_run(
         [_released(released), _comparison(run, results["comparison"]), _times(cache)],
     )
     _write_json(root / "results.json", results)
-    if origin is not None:
-        _write_json(root / _ORIGIN, _plain(origin) | {"options": _plain(run.options)})
     return results, texts
 
 
 def write_overview(
     runs: Sequence[Run],
     folder: str | os.PathLike[str],
+    cache: StageCache,
+    seeds: Sequence[int],
     *,
     figures: bool = True,
     command: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Write a page over several datasets, as the paper prints them."""
-    names = [run.source.name for run in runs]
-    if not runs or len(set(names)) < len(names):
-        raise InputError(f"an overview needs runs of different datasets; got {names}.")
+    """Write a page over several datasets: claims, ablations, and the tables as the paper has them.
+
+    `seeds` are those of the tables by trust samples and by calibration samples.
+    """
     root, settings = Path(folder), {run.source.name: setting(run) for run in runs}
     if len(set(settings.values())) == 1:  # options are stated once
         listed = "\n".join(f"- **{run.source.name}.** {_samples(run)}" for run in runs)
-        facts = [listed, settings[names[0]]]
+        facts = [listed, setting(runs[0])]
     else:
         facts = [f"**{run.source.name}.** {_samples(run)} {setting(run)}" for run in runs]
-    return _write_page(
+    header, rows = claims_rows(runs)
+    claims = markdown_table(header, rows, n_names=len(header))
+    free = [run for run in runs if run.source.has_trust and not run.source.fixed_split]
+    texts = _write_page(
         root,
         [
-            "# The paper's tables and figures, dataset by dataset",
+            "# The paper's claims, tables and figures, dataset by dataset",
             what_was_run(runs),
             _command(command),
             *facts,
-            _reading(runs),
+            f"## Claims\n\n{_verdicts(rows, len(runs))}\n\n{claims}",
+            f"## How to read the tables\n\n{_reading(runs)}",
         ],
-        [*cross_tables(runs), correlation_table(runs)],
+        [
+            ablation_table(runs),
+            trust_table(free, cache, seeds),
+            size_table(free, cache, seeds),
+            *cross_tables(runs),
+            correlation_table(runs),
+        ],
         draw_figures(runs, root / "figures") if figures else {},
+        [_times(cache)],
     )
+    write_text(root / "tables" / "claims.md", claims)
+    return [("Claims", claims), *texts]
 
 
-def write_claims(
-    runs: Sequence[Run],
-    folder: str | os.PathLike[str],
-    cache: StageCache,
-    seeds: Sequence[int],
-    *,
-    command: str | None = None,
-) -> list[tuple[str, str]]:
-    """Write the page of claims and ablations; `seeds` are those of the variations."""
-    free = [run for run in runs if run.source.has_trust and not run.source.fixed_split]
-    tables = [ablation_table(runs), trust_table(free, cache, seeds), size_table(free, cache, seeds)]
-    header, rows = claims_rows(runs)
-    text = markdown_table(header, rows, n_names=len(header))
-    listed = "\n".join(f"- **{run.source.name}.** {_samples(run)}" for run in runs)
-    words = [row[3 + i].partition(":")[0] for row in rows for i in range(len(runs))]
+def _verdicts(rows: Sequence[Sequence[str]], n_runs: int) -> str:
+    """How verdicts are found, and how many there are."""
+    words = [text.partition(":")[0] for row in rows for text in row[-n_runs:]]
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("yes", "no", "undecided"))
-    reading = (
+    return (
         "A claim holds (*yes*) where the mean difference over seeds exceeds two standard errors on "
         "the claimed side, is contradicted (*no*) where it does so on the other side, and is "
         "*undecided* in between. Differences are paired: both methods have the same samples in "
@@ -184,23 +144,6 @@ def write_claims(
         "choice of the samples themselves. *Printed* applies the same rule to the numbers that "
         f"the paper prints. In all: {counts}."
     )
-    texts = _write_page(
-        Path(folder),
-        [
-            "# The paper's claims, and what it does not vary",
-            what_was_run(runs),
-            _command(command),
-            listed,
-            setting(runs[0]),
-            f"## Claims\n\n{reading}\n\n{text}",
-            _reading(runs),
-        ],
-        tables,
-        {},
-        [_times(cache)],
-    )
-    write_text(Path(folder) / "tables" / "claims.md", text)
-    return [("Claims", text), *texts]
 
 
 def _write_page(
@@ -213,11 +156,10 @@ def _write_page(
     """Write the tables, and the page that shows them in the order of the paper."""
     (root / "tables").mkdir(parents=True, exist_ok=True)
     texts = []
-    for table in sorted(tables, key=lambda table: (table.number or math.inf, table.heading)):
+    for table in sorted(tables, key=lambda table: table.number or 0):
         if table.rows:
             texts.append((table.heading, table.to_markdown()))
             write_text(root / "tables" / f"{table.slug}.md", texts[-1][1])
-            write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
     parts = [*introduction, *(f"## {heading}\n\n{text}" for heading, text in texts)]
     parts += ["## Figures"] if captions else []
     parts += [

@@ -7,7 +7,6 @@ digits after the point as in the paper, and those of the authors' notebook with 
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,9 +20,6 @@ from trustsets import compare
 from trustsets.metrics import (
     Correlation,
     Evaluation,
-    bold,
-    escape_latex,
-    latex_table,
     markdown_table,
     title,
 )
@@ -210,46 +206,32 @@ class PaperTable:
         """Number, if there is one, and title."""
         return f"Table {self.number}: {self.title}" if self.number else self.title
 
-    @property
-    def _header(self) -> list[str]:
-        return [*self.heads, *map(title, self.columns)]
-
     def to_markdown(self) -> str:
         """Pipe table; under each row the printed one, where there is one."""
-        rows = [row for block in self._blocks(latex=False) for row in block]
-        return markdown_table(self._header, rows, n_names=len(self.heads))
-
-    def to_latex(self) -> str:
-        """Booktabs table."""
-        safe = [escape_latex(text) for text in self._header]
-        return latex_table(safe, self._blocks(latex=True), n_names=len(self.heads))
-
-    def _blocks(self, *, latex: bool) -> list[list[list[str]]]:
-        blocks, mark = [], r"$^\dagger$" if latex else f" {MARK}"
+        lines: list[list[str]] = []
         for block, group in groupby(self.rows, key=lambda row: row.block):
-            rows, blank = list(group), [""] * len(block)
-            lines: list[list[str]] = []
+            rows, blank, names = list(group), [""] * len(block), list(block)
             for row in rows:
-                names = [*(blank if lines else block), row.name]
-                line = [escape_latex(name) if latex else name for name in names]
-                line += [_text(item, latex) + mark * item.differs for item in row.numbers]
-                lines.append(line)
+                texts = [_text(item) + f" {MARK}" * item.differs for item in row.numbers]
+                lines.append([*names, row.name, *texts])
+                names = blank
                 printed = [_text(item.printed) for item in row.numbers]
                 lines += [[*blank, "printed", *printed]] if any(printed) else []
             # A perfect method, whose gaps are noise alone.
             floors = np.mean([[item.floor for item in row.numbers] for row in rows], axis=0)
             texts = ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
-            blocks.append(lines + ([[*blank, _PERFECT, *texts]] if any(texts) else []))
-        return blocks
+            lines += [[*blank, _PERFECT, *texts]] if any(texts) else []
+        header = [*self.heads, *map(title, self.columns)]
+        return markdown_table(header, lines, n_names=len(self.heads))
 
 
-def _text(number: Number | Printed | None, latex: bool = False) -> str:
+def _text(number: Number | Printed | None) -> str:
     """Mean and standard error, where there are any."""
     if number is None or math.isnan(number.mean):
         return ""
     mean, error = f"{number.mean:.2f}", number.standard_error
     if isinstance(number, Number) and number.best:
-        mean = bold(mean, latex=latex)
+        mean = f"**{mean}**"
     return mean + ("" if math.isnan(error) else f" ({error:.2f})")
 
 
@@ -403,12 +385,6 @@ class CorrelationTable:
     def to_markdown(self) -> str:
         """Pipe table."""
         return markdown_table(self.header, self.rows)
-
-    def to_latex(self) -> str:
-        """Booktabs table; minus and less-than signs are set as mathematics."""
-        safe = ([escape_latex(text) for text in row] for row in self.rows)
-        cells = [[re.sub("^[-<]", r"$\g<0>$", text) for text in row] for row in safe]
-        return latex_table(self.header, [cells])
 
 
 def correlation_table(runs: Sequence[Run]) -> CorrelationTable:

@@ -110,7 +110,7 @@ def test_class_frequencies_are_those_of_the_calibration():
 
 def test_the_excess_risk_is_among_the_metrics_and_json_keeps_it(monkeypatch):
     quick = partial(excess_risk, n_permutations=0)
-    monkeypatch.setattr("trustsets.auditing.leave_one_out.excess_risk", quick)
+    monkeypatch.setattr("trustsets.auditing.excess_risk", quick)
     outputs = simulated(100)
     predictor = StandardConformal().calibrate(outputs)
     result = audit(predictor, risk=True, level=0.9, seed=3, **FEW)

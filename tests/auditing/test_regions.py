@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from trustsets import ModelOutputs, PredictionSets, StandardConformal
-from trustsets.auditing import Condition, Regions, find_regions
-from trustsets.auditing import regions as regions_module
-from trustsets.auditing.regions import evidence, inside, search_regions
+from trustsets import auditing as regions_module
+from trustsets.auditing import Condition, Regions, evidence, find_regions, inside, search_regions
 from trustsets.errors import InputError
 from trustsets.metrics.covariates import Covariate, covariates
 

@@ -6,7 +6,7 @@ from problems import COMPILED, Array, Case, random_case, reference
 
 from trustsets.engine import fit_quantiles
 from trustsets.engine import path as path_module
-from trustsets.engine.path import CAP_BASE, CAP_FACTOR, REFRESH
+from trustsets.engine.path import CAP_BASE, CAP_FACTOR, REFRESH, Tour, make_tour
 from trustsets.status import Status
 
 FEATURES = [
@@ -121,25 +121,39 @@ def test_copies_of_a_problem_share_its_weight(copies: int) -> None:
 
 
 @pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
-@pytest.mark.parametrize("features", ["polynomial3", "heavy_polynomial5", "bins"])
-def test_every_landmark_leads_to_the_same_vertex(
-    monkeypatch: pytest.MonkeyPatch, features: str, scores: str
-) -> None:
-    """Paths from near, far and no landmarks end in one place, whatever their weight."""
-    monkeypatch.setattr(path_module, "POINTS_EACH", 8)
-    case = random_case(3, features, scores, n=1200 if COMPILED else 400, m=40 if COMPILED else 6)
-    weights = np.random.default_rng(0).uniform(-0.199, 0.8, len(case.tests))
+@pytest.mark.parametrize("features", ["polynomial3", "heavy_polynomial5", "normal", "bins"])
+def test_every_way_leads_to_the_same_bits(features: str, scores: str) -> None:
+    """Paths from the base vertex and tours in any order end in one place, whatever their weight."""
+    case = random_case(3, features, scores, n=1200 if COMPILED else 300, m=60 if COMPILED else 6)
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(-0.199, 0.8, len(case.tests))
     model = fit_quantiles(case.phi, case.scores, 0.2)
-    landmarks = model._landmarks
-    expected = model.thresholds(case.tests, weights).values
-    # Bins are one step apart, so they have one landmark.
-    assert features == "bins" or np.isfinite(landmarks.half_square).sum() > 1
-    for keep in range(min(4, len(landmarks.slot))):
-        only = np.full(len(landmarks.half_square), np.inf)
-        only[keep] = landmarks.half_square[keep]
-        object.__setattr__(model, "_landmarks", landmarks._replace(half_square=only))
-        found = model.thresholds(case.tests, weights).values
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    rows = model._whiten(case.tests)
+    expected = model._solve_rows(rows, weights)
+    for chained in (0, 1, 1):
+        tour = Tour(rng.permutation(len(rows)), np.full(len(rows), chained))
+        found = model._solve_rows(rows, weights, tour=tour)
+        np.testing.assert_array_equal(found.values, expected.values)
+        np.testing.assert_array_equal(found.status, expected.status)
+    # A path that is too long is solved from scratch, with the same result.
+    for row, weight, value, status in zip(rows, weights, *vars(expected).values(), strict=True):
+        if status == Status.EXACT and features != "bins":
+            assert model._solve_alone(row, weight, [])[0] == value
+
+
+def test_a_tour_is_shorter_than_paths_from_the_base_vertex() -> None:
+    """It visits every row once, and a path that was cut off still helps the next one."""
+    case = random_case(1, "polynomial3", "continuous", n=2000, m=300 if COMPILED else 40)
+    model = fit_quantiles(case.phi, case.scores, 0.1)
+    rows, weights = model._whiten(case.tests), np.full(len(case.tests), 0.9)
+    tour = make_tour(rows)
+    assert np.array_equal(np.sort(tour.order), np.arange(len(rows)))
+    assert tour.chained[0] == 0
+    alone = model._follow(rows, weights, Tour(tour.order, np.zeros(len(rows), np.int64)))
+    along = model._follow(rows, weights, tour)
+    # The last row is extreme, and only its share of the way can be saved.
+    assert along.pivots[:-1].sum() < (0.6 if COMPILED else 0.9) * alone.pivots[:-1].sum()
+    assert tour.chained.mean() > 0.5
 
 
 @pytest.mark.parametrize("scores", ["continuous", "rounded"])
@@ -185,18 +199,18 @@ def test_the_scan_may_end_where_keys_exceed_the_distance(features: str) -> None:
 @pytest.mark.parametrize("features", ["line", "polynomial1", "student"])
 def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
     """Long paths from the base vertex are the same when every block is scanned in every step."""
-    for factor in ("CAP_FACTOR", "LANDMARK_CAP_FACTOR"):
-        monkeypatch.setattr(path_module, factor, 60)
+    monkeypatch.setattr(path_module, "CAP_FACTOR", 60)
     case, tests = far_rows(features)
     model = fit_quantiles(case.phi, case.scores, 0.1)
-    object.__setattr__(model, "_landmarks", model._base_landmark)
-    bounded = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
+    base = Tour(np.arange(len(tests)), np.zeros(len(tests), np.int64))
+    bounded = model._follow(model._whiten(tests), np.full(len(tests), 0.9), base)
     order = model._scan_order
     group_key = np.where(np.isfinite(order.scan.group_key), -2.0 - model.rank, np.inf)
     spread = np.full(len(group_key), 1e7)
-    scan = order.scan._replace(spread=spread, group_key=group_key)
+    scan = order.scan._replace(spread=spread, extent=spread, group_key=group_key)
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
-    whole = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
+    model._states.clear()
+    whole = model._follow(model._whiten(tests), np.full(len(tests), 0.9), base)
     longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
     assert bounded.pivots[longest] > REFRESH
     row = model._problem.whitening.apply(tests[longest : longest + 1])[0]

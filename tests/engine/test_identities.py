@@ -8,7 +8,6 @@ import pytest
 from problems import COMPILED, Array, polynomial
 
 from trustsets.engine import fit_quantiles
-from trustsets.errors import InputError
 from trustsets.status import Status
 
 SIZES = [1, 8, 9, 10, 19, 99, 100, 999, 5000] if COMPILED else [1, 8, 9, 10, 19, 40]
@@ -128,34 +127,6 @@ def test_sums_of_groups_have_thresholds_without_rounding() -> None:
         values = fit_quantiles(phi, rng.integers(1000, size=n).astype(float)).thresholds(phi).values
         finite = values[np.isfinite(values)]
         assert np.array_equal(finite, np.round(finite))
-
-
-def test_rows_that_follow_one_another_have_the_same_thresholds():
-    rng = np.random.default_rng(5)
-    labels = np.eye(6)[rng.integers(6, size=500)]
-    phi = np.hstack([np.ones((500, 1)), rng.normal(size=(500, 3)), labels])
-    penalty = 4.0 * np.eye(10)[4:]
-    rows, scores = (
-        np.vstack([phi, penalty, -penalty]),
-        np.append(rng.gamma(2.0, size=500), [0] * 12),
-    )
-    model = fit_quantiles(rows, scores, alpha=0.1)
-    new = np.repeat(np.hstack([np.ones((80, 1)), 3.0 * rng.normal(size=(80, 3))]), 6, axis=0)
-    new = np.hstack([new, np.tile(np.eye(6), (80, 1))])
-    follows = np.arange(len(new)) % 6 > 0
-    alone, chained = model.thresholds(new), model.thresholds(new, follows=follows)
-    np.testing.assert_allclose(chained.values, alone.values, rtol=1e-11)
-    np.testing.assert_array_equal(chained.status, alone.status)
-    rows, weights = model._whiten(new), np.full(len(new), 0.9)
-    pivots = [model._follow(rows, weights, some).pivots.sum() for some in (None, follows)]
-    assert pivots[1] < pivots[0]
-
-
-def test_follows_is_checked():
-    model = fit_quantiles(np.ones((9, 1)), np.arange(9.0), alpha=0.1)
-    for wrong in ([True, False], [False], [[False, True]]):
-        with pytest.raises(InputError, match="follows must have one value per test row"):
-            model.thresholds(np.ones((2, 1)), follows=wrong)
 
 
 @pytest.mark.parametrize("tiny", [5e-324, 1e-310, 1e-300])

@@ -13,7 +13,8 @@ from problems import COMPILED, Array, polynomial
 
 from trustsets import APS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
 from trustsets.engine import fit_quantiles
-from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.compiled import read_only
+from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.problem import RESOLUTION, build_problem, distinct_points
 
 SAMPLES = 2000 if COMPILED else 120
@@ -75,7 +76,9 @@ def test_a_sum_is_never_rounded_down(digits: int) -> None:
     for _ in range(200):
         coefficients = rng.integers(-1, 2, 6).astype(float)
         scores = np.round(rng.random(6) * 2.0**digits) / 2.0**digits
-        found = Fraction(float(weighted_sum(coefficients, scores)))
+        eye, order = np.eye(6), np.arange(6)
+        arrays = map(read_only, (eye, order, eye, coefficients, scores))
+        found = Fraction(float(vertex_threshold(*arrays)))
         terms = zip(coefficients, scores, strict=True)
         exact = sum((Fraction(c) * Fraction(s) for c, s in terms), Fraction(0))
         assert exact <= found <= exact + Fraction(1, 10**11)

@@ -10,6 +10,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from trustsets import ModelOutputs
+from trustsets_explorer import server
 from trustsets_explorer.samples import Gallery
 from trustsets_explorer.server import make_app
 from trustsets_explorer.session import Session
@@ -36,13 +37,16 @@ def pictures(tmp_path_factory):
     return Gallery(None, folder, {"held_out": [*names, *["absent.png"] * 194]})
 
 
-@pytest.fixture(scope="module")
-def app(pictures):
+def small_session():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(200, 4))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    session = Session(ModelOutputs(logits=logits, labels=labels))
-    return make_app(session, pictures, TOKEN, PORT, {})
+    return Session(ModelOutputs(logits=logits, labels=labels))
+
+
+@pytest.fixture(scope="module")
+def app(pictures):
+    return make_app(small_session(), pictures, TOKEN, PORT, {})
 
 
 @pytest.fixture
@@ -203,3 +207,19 @@ def test_a_thousand_odd_requests_never_make_the_server_fail(client, state):
         assert found.status_code < 500 and "Traceback" not in found.text, (body, found.text)
         seen.add(found.status_code)
     assert {200, 400, 403, 404, 415} <= seen
+
+
+def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
+    """Their outcomes are in the cache after a rest; a newer question ends the preparation."""
+    monkeypatch.setattr(server, "_IDLE", 0.0)
+    session = small_session()
+    shared = server._Shared(session, Gallery(None), {})
+    body = {"client": CLIENT, "generation": 5, "state": state}
+    query = server._read(json.dumps(body).encode(), shared, "answer")
+    server._prepare(shared, query)
+    prepared = {alpha for _, alpha, _ in session._outcomes}
+    assert len(prepared) == 20 and max(abs(alpha - 0.1) for alpha in prepared) < 0.06
+    session._outcomes.clear()
+    server._read(json.dumps(body | {"generation": 6}).encode(), shared, "answer")
+    server._prepare(shared, query)
+    assert not session._outcomes

@@ -15,7 +15,7 @@ from trustsets_paper.protocol import (
     StageCache,
 )
 
-BETTER = Claim("", "", CONDITIONAL, STANDARD, "conf_trust.gap")
+BETTER = Claim("", CONDITIONAL, STANDARD, "conf_trust.gap")
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +42,10 @@ def test_a_claim_is_judged_by_paired_differences(monkeypatch, run):
 
 def test_comparable_and_higher_claims(monkeypatch, run):
     base, noise = np.array([10.0, 20.0, 30.0]), np.array([-1.0, 1.0, -1.0])
-    comparable = Claim("", "", CONDITIONAL, STANDARD, "size", comparable=True)
+    comparable = Claim("", CONDITIONAL, STANDARD, "size", comparable=True)
     assert verdict(monkeypatch, run, comparable, base + noise, base).word == "yes"
     assert verdict(monkeypatch, run, comparable, base + 1.0, base).word == "no"
-    higher = Claim("", "", CONDITIONAL, STANDARD, "groups.worst", higher=True)
+    higher = Claim("", CONDITIONAL, STANDARD, "groups.worst", higher=True)
     assert verdict(monkeypatch, run, higher, base + 1.0, base).word == "yes"
     assert verdict(monkeypatch, run, higher, base - 1.0, base).word == "no"
 

@@ -22,9 +22,6 @@ from trustsets_paper.sources import read_extracted
 QUICK = ["--seeds", "1-2", "--scores", "APS", "--degrees", "1,2", "--degree", "2", "--no-figures"]
 
 
-CLAIMS = ["--seeds", "1-2", "--variation-seeds", "1-2", "--degrees", "1,2", "--degree", "2"]
-
-
 def tables(text):
     return {table["number"]: table for table in json.loads(text)["tables"]}
 
@@ -182,17 +179,22 @@ def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
     assert "The paper's five datasets were not run" in page
 
 
-def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, monkeypatch):
+def test_one_command_judges_the_claims_and_joins_the_tables(files, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "other"):
         for part in ("pool", "train"):
             shutil.copy(files / f"mine_{part}.npz", tmp_path / f"{name}_{part}.npz")
-        own = ["--group", "site"] if name == "mine" else []
-        assert cli("paper", "run", name, "--data", ".", *own, *QUICK)[0] == 0
-    code, out, _ = cli("paper", "overview", "results/mine", "results/other", "-o", "all", "--json")
+    groups = ["--group", "mine:site"]
+    assert cli("paper", "run", "mine", "--data", ".", "--group", "site", *QUICK)[0] == 0
+    command = ["paper", "overview", "mine", "other", "--data", ".", *groups, *QUICK]
+    code, out, _ = cli(*command, "--variation-seeds", "1-2", "--figures", "-o", "all", "--json")
     assert code == 0
     tables = json.loads(out)["tables"]
-    assert [title.split(":")[0] for title in tables] == [f"Table {i}" for i in (1, 2, 3, 4, 5)]
+    varied = ["What is conditioned on", "Samples behind the trust score of CONDITIONAL"]
+    # 240 samples are too few for the table by calibration samples.
+    numbered = [f"Table {i}" for i in (1, 2, 3, 4, 5)]
+    assert [title.split(":")[0] for title in tables] == ["Claims", *varied, *numbered]
+    assert tables[varied[0]].count(" only ") == 8
     blocks = [
         line for line in tables["Table 1: methods, APS score"].splitlines() if "| STANDARD" in line
     ]
@@ -203,25 +205,12 @@ def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, mo
         cell.strip() for cell in numbers[0]
     ]
     made = {path.name for path in (tmp_path / "all").rglob("*") if path.is_file()}
-    assert {"README.md", "table3.tex", "table5.tex", "table2-mine.md"} <= made
+    assert {"README.md", "claims.md", "ablation.md", "table5.md", "table2-mine.md"} <= made
     assert {f"figure{i}.png" for i in range(1, 8)} <= made
-    assert cli("paper", "overview", "results/mine", "results/mine", "-o", "all")[0] == 2
-    code, _, err = cli("paper", "overview", "nowhere")
-    assert code == 2 and "that trustsets paper run wrote" in err
-
-
-def test_one_command_judges_the_claims(files, cli, tmp_path):
-    out = ["-o", tmp_path, "--group", "mine:site", "--group", "other:colour"]
-    code, text, _ = cli("paper", "claims", "mine", "--data", files, *out, *CLAIMS, "--json")
-    assert code == 0
-    tables = json.loads(text)["tables"]
-    # 240 samples are too few for the table by calibration samples.
-    titles = ["Claims", "Samples behind the trust score of CONDITIONAL", "What is conditioned on"]
-    assert list(tables) == titles
-    assert tables["What is conditioned on"].count(" only ") == 4
-    page = (tmp_path / "README.md").read_text()
-    assert "The paper's five datasets were not run" in page and "trustsets paper claims" in page
-    assert (tmp_path / "tables" / "claims.md").read_text() == tables["Claims"]
+    page = (tmp_path / "all" / "README.md").read_text()
+    assert "The paper's five datasets were not run" in page and "trustsets paper overview" in page
+    code, _, err = cli("paper", "overview", "mine", "mine", "--data", ".")
+    assert code == 2 and "different datasets" in err
 
 
 def pickled(folder, name, values):

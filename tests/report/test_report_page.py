@@ -23,7 +23,16 @@ from trustsets import (
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins, number_of
 from trustsets.plots import shade
-from trustsets.report import bin_lists, divisions, gap_chart, glance, number, percent, size_chart
+from trustsets.report import (
+    bin_lists,
+    divisions,
+    gap_chart,
+    glance,
+    number,
+    percent,
+    size_chart,
+    worst_first,
+)
 from trustsets.report.content import ticks
 
 VOID = {"meta", "input"}
@@ -380,3 +389,17 @@ def test_a_name_that_is_no_text_is_written_out(case, tmp_path):
         tmp_path / "report.html", {b"a\xff".decode("utf-8", "surrogateescape"): item}
     )
     assert "a\\udcff" in page.read_text(encoding="utf-8")
+
+
+def test_missed_samples_come_first_the_least_likely_label_before_others(case):
+    """Against a sort of tuples; equal keys keep the order of the samples."""
+    evaluation = case.results["planted"]
+    likely = np.random.default_rng(0).random(evaluation.n).round(1)
+    keys = [
+        (True, -size, p) if hit else (False, 0, p)
+        for hit, size, p in zip(
+            evaluation.covered.tolist(), evaluation.set_sizes.tolist(), likely.tolist(), strict=True
+        )
+    ]
+    wanted = sorted(range(evaluation.n), key=lambda i: keys[i])
+    assert worst_first(evaluation, likely).tolist() == wanted

@@ -1,6 +1,7 @@
 """The code of docs/howto/tools.md runs, and the messages of its tables are those that come."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 
 from trustsets.errors import InputError
 from trustsets.extract import extract_outputs
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
+import blocks
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -74,12 +78,13 @@ def names(tmp_path, monkeypatch):
     }
 
 
-def run(title, names):
-    """Run the code of a section, block by block."""
-    code = re.findall(r"^```python\n(.*?)^```", SECTIONS[title], flags=re.DOTALL | re.MULTILINE)
-    assert code
-    for block in code:
-        exec(compile(block, f"tools.md: {title}", "exec"), names)
+def run(title, names, capsys):
+    """Run the code of a section, block by block, and compare what it prints."""
+    found = list(blocks.BLOCK.finditer(SECTIONS[title]))
+    assert found
+    for block in found:
+        exec(compile(block["code"], f"tools.md: {title}", "exec"), names)
+        assert blocks.same_output(capsys.readouterr().out, block["output"] or "")
         yield
 
 
@@ -90,13 +95,12 @@ def test_code_runs_as_it_stands(titles, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "first_try"}
     for title in titles:
-        list(run(title, names))
-    assert capsys.readouterr().out.startswith("[")  # a set
+        list(run(title, names, capsys))
 
 
 @pytest.mark.parametrize("title", WITH_MODELS)
-def test_code_runs_with_a_model(title, names):
-    for _ in run(title, names):
+def test_code_runs_with_a_model(title, names, capsys):
+    for _ in run(title, names, capsys):
         assert len(names.get("sets", names.get("outputs")))
 
 

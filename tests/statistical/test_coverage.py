@@ -72,7 +72,8 @@ def test_mondrian_coverage_is_beta_binomial_in_each_group():
 
 
 def test_deterministic_score_covers_at_least_as_much():
-    """Ties (atoms at 0) can only add coverage."""
+    """Ties (atoms at 0) can only add coverage; a rank that is one too low is 8 errors away."""
     counts = covered_counts(StandardConformal(allow_empty=True), 30, 40, 0.2, repeats=1500)
     per_run = counts.mean(axis=1)
-    assert per_run.mean() > 0.8 - 4.0 * per_run.std() / np.sqrt(per_run.size)
+    error = per_run.std() / np.sqrt(per_run.size)
+    assert per_run.mean() > 0.8 - 4.0 * error and 8.0 * error < 1.0 / 31

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,6 +34,8 @@ from trustsets.cli.options import (
     Page,
     Seed,
     TableOptions,
+    Task,
+    TaskName,
     argument,
     expanded,
     option,
@@ -71,7 +72,6 @@ _METRIC = (
     "and trust_rank. Default: all."
 )
 
-TaskName = StrEnum("TaskName", ["real", "digits"])
 app = typer.Typer(
     name="trustsets",
     no_args_is_help=True,
@@ -109,7 +109,7 @@ def root(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Prediction sets that keep their coverage where the classifier is overconfident.
+    """Prediction sets with more even coverage across confidence, trust and groups.
 
     New here? Run 'trustsets demo'. From arrays on disk to sets:
 
@@ -124,14 +124,7 @@ def root(
 @expanded
 def demo(
     context: typer.Context,
-    task: Annotated[
-        TaskName,
-        option(
-            "TASK",
-            "real (outputs of a deep network, which ship with the package) or digits (a small "
-            "network, trained now).",
-        ),
-    ] = TaskName.real,
+    task: Task = TaskName.real,
     output: Annotated[Path, option("FOLDER", "Where to write the report.", "--output", "-o")] = (
         Path("trustsets-demo")
     ),
@@ -177,22 +170,13 @@ def demo(
 @expanded
 def plan(
     context: typer.Context,
-    outputs: Annotated[
-        Path | None,
-        argument("OUTPUTS", "Labelled outputs, which give the shares of groups and classes."),
-    ] = None,
+    outputs: Annotated[Path | None, argument("OUTPUTS", "Labelled outputs.")] = None,
     alpha: Alpha = 0.1,
     within: Annotated[float, option("SHARE", "Tolerance of the coverage.")] = 0.02,
     probability: Annotated[float, option("SHARE", "How likely it should be kept.")] = 0.95,
-    samples: Annotated[
-        int | None, option("N", "Calibration samples there are. Default: those of OUTPUTS.")
-    ] = None,
-    share: Annotated[
-        list[str] | None, option("NAME=SHARE", "A group and its share; may be given again.")
-    ] = None,
-    gap: Annotated[
-        float | None, option("SHARE", "Lack of coverage to see in an evaluation.")
-    ] = None,
+    samples: Annotated[int | None, option("N", "Calibration samples there are.")] = None,
+    share: Annotated[list[str] | None, option("NAME=SHARE", "A group and its share.")] = None,
+    gap: Annotated[float | None, option("SHARE", "Gap that a test should see.")] = None,
     group: Groups = None,
     label_column: LabelColumn = None,
     *,
@@ -203,6 +187,7 @@ def plan(
     The coverage of a model depends on the calibration samples that happened
     to be drawn. Its law is known exactly, and gives the size from which on
     coverage is within a tolerance, for all samples and each group or class.
+    Their shares come from OUTPUTS, or from --share, which may be given again.
 
     Example:
 
@@ -267,12 +252,8 @@ def calibrate(
     output: Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")],
     *,
     options: MethodOptions,
-    adapt: Annotated[
-        Path | None, option("FILE", "Unlabelled outputs of another population to predict.")
-    ] = None,
-    shift: Annotated[
-        Literal["label", "covariate"], option("WHAT", "How it differs: label or covariate shift.")
-    ] = "label",
+    adapt: Annotated[Path | None, option("FILE", "Unlabelled outputs to adapt to.")] = None,
+    shift: Annotated[Literal["label", "covariate"], option("WHAT", "How they differ.")] = "label",
     table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
@@ -381,7 +362,7 @@ def _calibrated(
 ) -> "tuple[OutputsFile, Predictor]":
     """The labelled outputs, and the predictor that the options describe, calibrated with them."""
     from trustsets.files import open_outputs, read_classes, split_names
-    from trustsets.recipes import make_predictor, warn_of_unused_groups
+    from trustsets.recipes import make_predictor, method_name, warn_of_unused_groups
 
     names = None if options.classes is None else read_classes(options.classes)
     columns = table.columns(options.label_column)
@@ -410,7 +391,7 @@ def _calibrated(
         if options.tuning is not None:
             tuning = _same_classes(options.tuning, source, groups).read_labelled("tuning")
         predictor.calibrate(samples.with_trust(trust), tuning=tuning)
-    if options.method != "class":
+    if method_name(options.method) != "class":
         warn_of_unused_groups(predictor, groups)
     return source, predictor
 
@@ -463,12 +444,14 @@ def _trust(
 
     from trustsets.errors import InputError, TrustSetsWarning
     from trustsets.files import read_training, split_names
+    from trustsets.recipes import method_name
     from trustsets.trust import TrustScore
 
     if samples.trust is not None:
         return None
     if options.train is None:
-        if "trust" in split_names(options.statistic or ()) or options.method in ("paper", "naive"):
+        asked = "trust" in split_names(options.statistic or ())
+        if asked or method_name(options.method) in ("paper", "naive"):
             raise InputError(
                 "the trust score needs training samples: give a file with their features and "
                 "labels (--train FILE)."
@@ -531,29 +514,20 @@ def predict(
     outputs: NewOutputs,
     output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
     alpha: Alpha = 0.1,
-    max_size: Annotated[
-        int | None,
-        option(
-            "K",
-            "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says "
-            "what the set guarantees instead.",
-        ),
-    ] = None,
+    max_size: Annotated[int | None, option("K", "Largest size of a set.")] = None,
     probabilities: Annotated[
-        bool, option(None, "Write the probabilities of the classes of a set.", "--probabilities")
+        bool, option(None, "Write those of a set.", "--probabilities")
     ] = False,
-    id: Annotated[
-        list[str] | None,
-        option("NAMES", "Arrays to copy to the result, such as name,date. 'id' is always copied."),
-    ] = None,
+    id: Annotated[list[str] | None, option("NAMES", "Arrays to copy: name,date.")] = None,
     *,
     table: TableOptions,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
     A set lists its classes likeliest first; in a .csv file they stand in one
-    cell, as in 'cat|dog'. Nothing appears under the name of the result until
-    it is whole.
+    cell, as in 'cat|dog'. With --max-size K, the column 'alpha' says what a set
+    guarantees where K classes cannot keep alpha. The array 'id' is copied.
+    Nothing appears under the name of the result until it is whole.
 
     Example:
 
@@ -617,7 +591,7 @@ class ComparisonOptions:
 def evaluate(
     context: typer.Context,
     output: Annotated[
-        Path | None, option("FILE", "Write all numbers as JSON.", "--output", "-o")
+        Path | None, option("FILE", "Write numbers as JSON.", "--output", "-o")
     ] = None,
     *,
     options: ComparisonOptions,
@@ -657,8 +631,7 @@ def report(
     context: typer.Context,
     output: Page = Path("report.html"),
     regions: Annotated[
-        bool,
-        option(None, "Search for under-covered regions; takes seconds a method.", "--regions"),
+        bool, option(None, "Search for under-covered regions.", "--regions")
     ] = False,
     *,
     options: ComparisonOptions,
@@ -793,34 +766,23 @@ def _print_evaluations(evaluations: "dict[str, Evaluation]") -> None:
 @expanded
 def explore(
     context: typer.Context,
-    outputs: Annotated[
-        Path | None, argument("OUTPUTS", "Labelled held-out outputs. Default: data of the demo.")
-    ] = None,
-    train: Annotated[
-        Path | None, option("FILE", "Features and labels of the training data, for Trust.")
-    ] = None,
-    images: Annotated[
-        Path | None,
-        option(
-            "FOLDER",
-            "Images of the samples. Arrays 'image', 'path', 'file' or 'id' name their files; "
-            "else the order of the names counts.",
-        ),
-    ] = None,
+    outputs: Annotated[Path | None, argument("OUTPUTS", "Labelled outputs; else the demo.")] = None,
+    train: Annotated[Path | None, option("FILE", "Training features and labels.")] = None,
+    images: Annotated[Path | None, option("FOLDER", "Images of the samples.")] = None,
     text: Annotated[str | None, option("NAME", "The array of the files that holds texts.")] = None,
     classes: Classes = None,
     group: Groups = None,
-    task: Annotated[TaskName, option("TASK", "Without OUTPUTS: real or digits.")] = TaskName.digits,
+    task: Task = TaskName.digits,
     port: Annotated[int, option("N", "Where to listen; 0 takes a free port.", min=0)] = 0,
-    browser: Annotated[
-        bool, option(None, "Open the page in the browser.", "--browser/--no-browser")
-    ] = True,
+    browser: Annotated[bool, option(None, "Open the page.", "--browser/--no-browser")] = True,
 ) -> None:
     """Move parameters on your own data and watch coverage.
 
     Serves a page on this machine alone. It splits OUTPUTS into calibration
     and test samples and shows what alpha, score, degree, trust, classes and
-    groups do, with intervals and noise floors. Ctrl-C ends it.
+    groups do, with intervals and noise floors. The arrays 'image', 'path',
+    'file' or 'id' name the files of --images; else their order counts.
+    Ctrl-C ends it.
 
     Example:
 
@@ -857,27 +819,15 @@ def explore(
 def monitor(
     context: typer.Context,
     model: Model,
-    outputs: Annotated[
-        Path | None, argument("OUTPUTS", "New outputs, with labels or without.")
-    ] = None,
+    outputs: Annotated[Path | None, argument("OUTPUTS", "New outputs.")] = None,
     *,
     state: Annotated[Path, option("FILE", "State of the monitor (.trustsets), made at first.")],
-    labels: Annotated[
-        Path | None, option("FILE", "Labels that came later: arrays 'id' and 'labels'.")
-    ] = None,
-    reference: Annotated[
-        Path | None, option("FILE", "What MODEL was calibrated on, for a new state.")
-    ] = None,
-    alpha: Annotated[
-        float | None, option("SHARE", "Share of sets that may miss the true class.")
-    ] = None,
-    false_alarm: Annotated[
-        float | None, option("SHARE", "Probability of any alarm if nothing changes.")
-    ] = None,
+    labels: Annotated[Path | None, option("FILE", "Late labels, by 'id'.")] = None,
+    reference: Annotated[Path | None, option("FILE", "What MODEL was calibrated on.")] = None,
+    alpha: Annotated[float | None, option("SHARE", "Allowed miscoverage.")] = None,
+    false_alarm: Annotated[float | None, option("SHARE", "Chance of a false alarm.")] = None,
     batch: Annotated[str | None, option("NAME", "Name of the batch. Default: a digest.")] = None,
-    in_order: Annotated[
-        bool, option(None, "Samples are in the order in which they came.", "--in-order")
-    ] = False,
+    in_order: Annotated[bool, option(None, "Samples are in order of time.", "--in-order")] = False,
     group: Groups = None,
     label_column: LabelColumn = None,
     table: TableOptions,
@@ -888,7 +838,8 @@ def monitor(
     compared with those of the calibration: by their labels, where there are
     any, and by what the model says about them. If nothing changes, the
     probability of any alarm is 5%, however often you look. A batch counts
-    once: after an interruption, give the same command again.
+    once: after an interruption, give the same command again. Labels that come
+    later are a file with the arrays 'id' and 'labels'.
 
     Example:
 
@@ -982,15 +933,15 @@ def _open_monitor(
 @app.command()
 @expanded
 def verify(
-    certificate: Annotated[
-        Path, argument("CERTIFICATE", "Written by predictor.certificate(...).save: .json or .npz.")
-    ],
+    certificate: Annotated[Path, argument("CERTIFICATE", "A .json or .npz file.")],
 ) -> None:
     """Check that a certificate proves its threshold.
 
     The check uses nothing but the numbers in the file and NumPy: it is the
     one file trustsets/verify.py, which also runs alone. The exit code is 0
     if the certificate is valid, 1 if it is not, and 2 if it is none.
+
+    Certificates are written by predictor.certificate(...).save(...).
 
     Example:
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -45,6 +46,7 @@ def _setting(text: str, *names: str) -> Any:
     return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
 
 
+TaskName = StrEnum("TaskName", ["real", "digits"])
 _KINDS = ".npz, .parquet, .csv, .safetensors, a folder of .npy."
 _GROUPS = "Arrays or columns that hold groups, such as site,sex. Missing values are a group."
 _PROBABILITIES = (
@@ -59,6 +61,7 @@ _METHOD = (
     "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
     "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
 )
+_SCORE = "aps (default), raps, saps, topk, softmax (or lac) or margin."
 _BASIS = (
     "Function class of 'conditional': a list of polynomial, bins, groups, components and "
     "intercept, which are added up. Default: chosen on the tuning samples."
@@ -69,19 +72,16 @@ _SET = (
     "temperature=tuning, per_class=true, allow_empty=true. May be given again."
 )
 
-Alpha = Annotated[
-    float, option("SHARE", "Share of sets that may miss the true class, between 0 and 1.")
-]
+Alpha = Annotated[float, option("SHARE", "Share of sets that may miss the true class.")]
 LabelledOutputs = Annotated[Path, argument("OUTPUTS", f"Labelled outputs: {_KINDS}")]
 NewOutputs = Annotated[Path, argument("OUTPUTS", f"New outputs: {_KINDS}")]
 Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
 Page = Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")]
 Level = Annotated[float, option("SHARE", "Confidence level of the intervals.")]
-Classes = Annotated[
-    Path | None, option("FILE", "Class names: a text file, or a file with an array 'classes'.")
-]
+Classes = Annotated[Path | None, option("FILE", "Class names: a text file, or array 'classes'.")]
 Groups = Annotated[list[str] | None, option("NAMES", _GROUPS, "--group")]
 LabelColumn = Annotated[str | None, option("NAME", "Column of a table with the true classes.")]
+Task = Annotated[TaskName, option("TASK", "real (ships with the package) or digits (trained now).")]
 Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)]
 
 
@@ -110,16 +110,12 @@ class MethodOptions:
     """Options that say which predictor is made, in the words of `trustsets.recipes`."""
 
     train: Annotated[Path | None, option("FILE", _TRAIN)] = None
-    tuning: Annotated[
-        Path | None, option("FILE", "Labelled outputs to tune on, instead of a part of OUTPUTS.")
-    ] = None
+    tuning: Annotated[Path | None, option("FILE", "Other labelled outputs to tune on.")] = None
     classes: Classes = None
     group: Groups = None
     label_column: LabelColumn = None
     method: Annotated[str, option("METHOD", _METHOD)] = "conditional"
-    score: Annotated[
-        str | None, option("SCORE", "aps (default), raps, saps, topk, softmax (or lac) or margin.")
-    ] = None
+    score: Annotated[str | None, option("SCORE", _SCORE)] = None
     basis: Annotated[list[str] | None, option("NAMES", _BASIS)] = None
     statistic: Annotated[list[str] | None, option("NAMES", _STATISTIC)] = None
     set: Annotated[list[str] | None, option("NAME=VALUE", _SET)] = None

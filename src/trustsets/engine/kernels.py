@@ -168,33 +168,89 @@ def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
 
 
 @inner()
-def _snap(coefficient: float) -> float:
-    """Replace a coefficient by the nearest integer where that is within `SNAP_TOL`.
+def add_product(
+    x: float, rows: FloatArray, i: int, first: int, total: FloatArray, low: FloatArray
+) -> None:
+    """Add `x * rows[i]` to the double-double sums `total + low`, from column `first` on.
 
-    A test row that is a calibration row, or a sum of such rows as with groups, has integer
-    coefficients. Without snapping, rounding would turn a threshold of 0 into -1e-17.
+    The error of each product and of each sum is computed exactly and kept in `low`. Written over
+    columns, so that it vectorises.
     """
-    whole = np.floor(coefficient + 0.5)
-    return whole if abs(coefficient - whole) <= SNAP_TOL else coefficient
+    for k in range(first, len(total)):
+        product, error = two_product(x, rows[i, k])
+        total[k], lost = two_sum(total[k], product)
+        low[k] += lost + error
+
+
+@inner()
+def accurate_coefficients(
+    rows: FloatArray,
+    basic: IntArray,
+    inverse: FloatArray,
+    target: FloatArray,
+    solution: FloatArray,
+    rest: FloatArray,
+    gap: FloatArray,
+) -> float:
+    """Improve a solution of ``rows[basic]' solution = target`` to twice the working precision.
+
+    The result is ``solution + rest``; `gap` is scratch. Its bits depend on the basic points alone,
+    not on the inverse or on the order of the points, so every way to a vertex gives the same
+    threshold. Returns the largest error before the improvement.
+    """
+    rank = len(basic)
+    for j in range(rank):
+        gap[j], rest[j] = target[j], 0.0
+    for k in range(rank):
+        add_product(-solution[k], rows, basic[k], 0, gap, rest)
+    worst = 0.0
+    for j in range(rank):
+        gap[j] += rest[j]
+        worst = max(worst, abs(gap[j]))
+    for k in range(rank):
+        rest[k] = row_dot(inverse, k, gap)
+    return worst
+
+
+@inner()
+def weighted_sum(coefficients: FloatArray, rest: FloatArray, scores: FloatArray) -> float:
+    """Threshold of a vertex: the sum of ``coefficients + rest`` times scores, rounded up.
+
+    A sum that a double can hold is returned as it is. In exact arithmetic a threshold may equal
+    the score of a class, and a threshold that was rounded down would leave that class out.
+    """
+    total, lost, size, exact = 0.0, 0.0, 0.0, True
+    for k in range(len(coefficients)):
+        coefficient, low = coefficients[k], rest[k]
+        # A test row that is a calibration row, or a sum of such rows as with groups, has integer
+        # coefficients. Without them, rounding would turn a threshold of 0 into -1e-17.
+        whole = np.floor(coefficient + 0.5)
+        if abs((coefficient - whole) + low) <= SNAP_TOL:
+            coefficient, low = whole, 0.0
+        else:
+            exact = False
+        product, error = two_product(coefficient, scores[k])
+        total, dropped = two_sum(total, product)
+        lost += dropped + (error + low * scores[k])
+        size += abs(product)
+    value, dropped = two_sum(total, lost)
+    if exact and dropped == 0.0:
+        return value
+    return total + (lost + THRESHOLD_ROUNDING * size)
 
 
 @entry()
-def weighted_sum(coefficients: FloatArray, scores: FloatArray) -> float:
-    """Threshold of a vertex: the sum of its coefficients times scores, rounded up.
-
-    A sum that was not rounded is returned as it is. In exact arithmetic a threshold may equal the
-    score of a class, and a threshold that was rounded down would leave that class out.
-    """
-    value, size, exact = 0.0, 0.0, True
-    for k in range(len(coefficients)):
-        coefficient = _snap(coefficients[k])
-        term = coefficient * scores[k]
-        total = value + term
-        # Products with 0, 1 and -1 are exact. A sum is if both differences give its parts back.
-        exact = exact and abs(coefficient) <= 1.0 and coefficient == np.floor(coefficient + 0.5)
-        exact = exact and total - value == term and total - term == value
-        value, size = total, size + abs(term)
-    return value if exact else value + THRESHOLD_ROUNDING * size
+def vertex_threshold(
+    rows: FloatArray, basic: IntArray, inverse: FloatArray, row: FloatArray, scores: FloatArray
+) -> float:
+    """Threshold of a test row whose optimal vertex has these basic points."""
+    coefficients, rest, gap = np.empty(len(row)), np.empty(len(row)), np.empty(len(row))
+    for k in range(len(row)):
+        coefficients[k] = row_dot(inverse, k, row)
+    accurate_coefficients(rows, basic, inverse, row, coefficients, rest, gap)
+    for k in range(len(row)):
+        gap[k] = scores[basic[k]]
+    return weighted_sum(coefficients, rest, gap)
 
 
 @inner()

@@ -1,16 +1,17 @@
 """The two public calls: fit once, then compute thresholds of any number of test points."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._blocks import in_threads
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, read_only
 from trustsets.engine.extreme import (
+    ExtremeVertex,
     Solved,
     WeightedSample,
     choose_sample,
@@ -18,25 +19,24 @@ from trustsets.engine.extreme import (
     solve_reduced,
 )
 from trustsets.engine.fit import CAPPED, UNBOUNDED, Certificate, Vertex, fit_vertex
-from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
-    LANDMARK_BUDGET,
-    MANY_ROWS,
+    STRETCH,
     WEIGHT_TOL,
-    Landmarks,
     PathResults,
+    PathState,
+    Tour,
+    allocate,
     blank_results,
     follow_paths,
-    make_landmarks,
-    nearest_landmarks,
+    make_tour,
 )
 from trustsets.engine.problem import (
     RESOLUTION,
     Problem,
     build_problem,
     coarsen,
-    read_follows,
     read_points,
     read_test_alphas,
     read_test_rows,
@@ -49,7 +49,6 @@ from trustsets.status import Status, Thresholds
 # Score differences that count as ties, as shares of the score scale. Where rounding keeps a
 # solution from being certified, the next one is tried; with the last all scores are equal.
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
-CHUNK = 256  # Test points that a thread takes at a time.
 # Extreme rows that others may start from; more would lengthen the search for the nearest.
 MOST_SOLVED = 256
 
@@ -77,7 +76,6 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _resolution: float
-    _budget: int = LANDMARK_BUDGET
 
     def __post_init__(self) -> None:
         """Forbid changes of all learned arrays: predictors and threads share them."""
@@ -90,7 +88,7 @@ class QuantileModel:
     def __getstate__(self) -> dict[str, Any]:
         """What a copy in another process needs, without what can be made again from it.
 
-        Scan order and landmarks can take a hundred times the memory of the fit.
+        The scan order takes several times the memory of the fit.
         """
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -105,18 +103,9 @@ class QuantileModel:
         return make_scan_order(self._problem, self._vertex)
 
     @cached_property
-    def _landmarks(self) -> Landmarks:
-        """Made when thresholds are first asked for, as the scan order is."""
-        return make_landmarks(self._problem, self._scan_order, budget=self._budget)
-
-    @property
-    def _base_landmark(self) -> Landmarks:
-        """The base vertex alone, which is the whole path of rows with weight zero."""
-        return make_landmarks(self._problem, self._scan_order, most=0)
-
-    def for_many_rows(self) -> Self:
-        """Return the same model for very many test rows: it takes more time to prepare for them."""
-        return replace(self, _budget=MANY_ROWS * LANDMARK_BUDGET)
+    def _states(self) -> list[PathState]:
+        """Work arrays that no thread uses at present; what they know about blocks stays valid."""
+        return []
 
     @cached_property
     def _sample(self) -> WeightedSample:
@@ -148,7 +137,6 @@ class QuantileModel:
         weight: ArrayLike | None = None,
         *,
         alpha: ArrayLike | None = None,
-        follows: ArrayLike | None = None,
     ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
 
@@ -170,9 +158,6 @@ class QuantileModel:
         alpha : float or (m,) array, optional
             Miscoverage of the test points, by default that of the model; needed if calibration
             points have alphas of their own, from the same function of inputs (Cherian et al. 2024).
-        follows : (m,) array of bool, optional
-            Rows whose vertex is near that of the row before: their search starts there. It saves
-            time and changes no threshold beyond rounding.
 
         Examples
         --------
@@ -197,8 +182,7 @@ class QuantileModel:
         alphas = read_test_alphas(alpha, self.alpha if self.alphas is None else None, len(phi))
         weights = read_weights(weight, alphas, len(phi))
         unseen = self._problem.whitening.leaves_row_space(phi)
-        chained = read_follows(follows, len(phi))
-        return self._final(self._solve_rows(self._whiten(phi), weights, unseen, chained))
+        return self._final(self._solve_rows(self._whiten(phi), weights, unseen))
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None
@@ -288,13 +272,13 @@ class QuantileModel:
         rows: FloatArray,
         weights: FloatArray,
         unseen: BoolArray | None = None,
-        follows: BoolArray | None = None,
+        tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
         if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
-        paths = self._follow(rows, weights, follows)
+        paths = self._follow(rows, weights, tour)
         result = Thresholds(paths.values, paths.status)
         if unseen is not None:
             result.values[unseen] = np.copysign(np.inf, weights[unseen])
@@ -335,7 +319,7 @@ class QuantileModel:
 
     def _whiten(self, phi: FloatArray) -> FloatArray:
         """Whitened rows, computed in threads."""
-        if len(phi) <= CHUNK:
+        if len(phi) <= STRETCH:
             # A single row would wait longer for the threads than for its product.
             return self._problem.whitening.apply(phi)
         rows = np.empty((len(phi), self.rank))
@@ -347,32 +331,18 @@ class QuantileModel:
         return rows
 
     def _follow(
-        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None = None
+        self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        results, starts = blank_results(len(rows)), np.empty(len(rows), np.int64)
-        landmarks = self._landmarks if np.any(weights != 0.0) else self._base_landmark
+        results, tour = blank_results(len(rows)), tour or make_tour(rows)
 
-        def locate(part: slice) -> None:
-            nearest_landmarks(rows[part], weights[part], landmarks, starts[part])
+        def run(part: slice) -> None:
+            state = self._states.pop() if self._states else allocate(self._scan_order.scan)
+            stretch = Tour(tour.order[part], tour.chained[part])
+            follow_paths(rows, weights, stretch, self._scan_order, results, state)
+            self._states.append(state)
 
-        def run(part: IntArray) -> None:
-            follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, results)
-
-        if len(rows) <= CHUNK:
-            locate(slice(None))
-        else:
-            in_threads(locate, list(_chunks(len(rows))))
-        if follows is None:
-            order = np.argsort(starts, kind="stable")
-            in_threads(run, [order[part] for part in _chunks(len(rows))])
-            return results
-        # Rows that follow one another stay together, and come where the first of them does.
-        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
-        order = np.argsort(starts[first], kind="stable")
-        heads = np.flatnonzero(~follows[order])
-        starts[follows] = ~starts[follows]
-        in_threads(run, np.split(order, heads[CHUNK::CHUNK]))
+        in_threads(run, list(_chunks(len(rows))))
         return results
 
     def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -409,14 +379,19 @@ class QuantileModel:
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, vertex.basic_points))
-            scores = problem.scores[vertex.basic_points]
-            return weighted_sum(vertex.inverse @ row, scores), Status.EXACT
+            return self._vertex_value(vertex, row), Status.EXACT
         value = solve_reduced(problem, self._vertex.residuals, row, weight)
         if value is None:
             return self._solve_rounded(row, weight)
         # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
         value = problem.score_scale * (value + 2.0 * SOLVER_TOL)
         return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+
+    def _vertex_value(self, vertex: ExtremeVertex, row: FloatArray) -> float:
+        """Threshold of a whitened row at its optimal vertex."""
+        problem, basic = self._problem, vertex.basic_points
+        arrays = problem.rows, basic, vertex.inverse, row, problem.scores
+        return float(vertex_threshold(*map(read_only, arrays)))
 
     def _solve_rounded(self, row: FloatArray, weight: float) -> tuple[float, Status]:
         """Solve one row that no solver settled, with scores rounded up more coarsely."""
@@ -434,7 +409,7 @@ class QuantileModel:
 
 
 def _chunks(count: int) -> Iterator[slice]:
-    return (slice(low, low + CHUNK) for low in range(0, count, CHUNK))
+    return (slice(low, low + STRETCH) for low in range(0, count, STRETCH))
 
 
 def fit_quantiles(

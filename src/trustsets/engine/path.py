@@ -7,16 +7,15 @@ vertex moves along its edge until the first other residual is zero, and that poi
 are `_next_breakpoint`, `_leave`, `_first_crossing`, `_advance`, `_enter` and `_finish`; `_follow`
 is the loop around them.
 
-Paths start at *landmarks*: the base vertex, whose goal is zero, and the vertices of some
-calibration rows, which are solved when thresholds are first asked for. Each row is reached from the
-nearest landmark before it and becomes one itself if that took some pivots, so landmarks are dense
-where vertices change fast. A test point starts at its nearest landmark, whatever other points come
-with it, and takes fewer pivots the nearer that is.
+Test points are visited on a *tour* on which neighbours have similar rows. A path starts at the
+vertex of the point before, or at the base vertex, whose goal is zero, if that is nearer. The
+threshold depends on the last vertex alone, and not on the way there (`accurate_coefficients`).
 
-`scan_order` says which points a step must scan for the first crossing, and why that is exact. At a
-landmark at distance x0, the bound of a block reads ``Q_i y <= c y + |Q_i - c| |y|`` with the way
-y = x - x0 from the landmark. It is compared with the *floor* of the block: a lower bound of its
-residuals at the landmark, and once a path has read these, their minimum.
+`scan_order` says which points a step must scan for the first crossing, and why that is exact. Its
+bounds are tight near the *anchor*, the vertex from which the way is measured: the base vertex, or
+one on the tour. At an anchor at distance x0 from the base vertex, the bound of a block reads
+``Q_i y <= c y + |Q_i - c| |y|`` with the way y = x - x0. It is compared with the *floor* of the
+block: a lower bound of its residuals at the anchor, and once a path has read these, their minimum.
 
 Small kernels and those with one caller are inlined before types are inferred. Numba would compile
 and optimise each of them on its own and again within its callers, at every depth of calls.
@@ -27,11 +26,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
+from trustsets.engine.compiled import (
+    REASSOCIATE,
+    FloatArray,
+    IntArray,
+    entry,
+    inner,
+    read_only,
+)
 from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
     ZERO,
+    accurate_coefficients,
     block_products,
     dot,
     exchange,
@@ -39,8 +46,7 @@ from trustsets.engine.kernels import (
     row_dot,
     weighted_sum,
 )
-from trustsets.engine.problem import Problem
-from trustsets.engine.scan_order import Scan, ScanOrder
+from trustsets.engine.scan_order import Scan, ScanOrder, neighbour_order
 from trustsets.status import Status
 
 WEIGHT_TOL = 1e-9  # Breakpoints this close to the weight of the test point count as equal to it.
@@ -53,24 +59,12 @@ FLOOR_SLACK = 1e-9  # The floor of a block is lowered by this share of its terms
 # The length of a step that nothing ends; finite, so that products with it are never NaN.
 UNREACHED = 1e150
 # A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones.
-CAP_FACTOR, CAP_BASE = 5, 20
-# The same factor for landmarks, because the first ones are far from all others.
-LANDMARK_CAP_FACTOR = 20
+CAP_FACTOR, CAP_BASE = 10, 20
 REFRESH = 50  # Pivots between two computations of the vertex from scratch.
-# A row becomes a landmark if it is at least this many pivots away from the nearest one.
-WORTH_STORING = 2
-ENOUGH = 4  # There are landmarks enough when candidates take fewer pivots than this on average.
-# Most work on landmarks, in pivots times the squared rank: some tenths of a second.
-LANDMARK_BUDGET = 20_000_000
-MANY_ROWS = 10  # Factor of that for a model of which very many thresholds will be asked.
-# Landmarks besides the base vertex. More shorten paths but lengthen the search for the nearest.
-MOST = 1023
-# Memory that landmarks may take: there are fewer of them where the rank is high.
-MOST_BYTES = 2**26
-ROUND = 256  # Candidates between two checks whether more are worth their time.
-POINTS_EACH = 2  # Calibration points per candidate: a small problem does not repay many landmarks.
-# Members that landmarks may have on average, and that one may have, in units of the rank.
-MEMBER_FACTOR, MOST_MEMBERS = 4, 24
+ANCHORED = 16  # Pivots on a tour between two anchors.
+# Members that a tour may collect, in units of the rank, before it starts at the base vertex again.
+MOST_MEMBERS = 24
+STRETCH = 256  # Test points of a tour among which the next one is chosen, and that a thread takes.
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -81,13 +75,13 @@ INFINITE = int(Status.HIGH_LEVERAGE)
 # views at its entry. The numbers are NumPy integers, because numba compiles a kernel anew for each
 # Python integer that is passed to it as a constant.
 #
-# Rows of `PathState.vectors`; those before `INVERSE` are rows of `Landmarks.vertex`, too.
+# Rows of `PathState.vectors`.
 (
     FROM_BASE,
     DUAL,
     NONBASIC_SUM,
-    FROM_LANDMARK,
-    LANDMARK_SHIFT,
+    FROM_ANCHOR,
+    ANCHOR_SHIFT,
     EDGE,
     COEFFICIENT,
     BASIC_MULTIPLICITY,
@@ -95,54 +89,36 @@ INFINITE = int(Status.HIGH_LEVERAGE)
     DIRECTION,
     ROW,
     SPARE,
+    REST,
     N_VECTORS,
-) = cast(Any, np.arange(13))
-INVERSE: Any = np.int64(3)
-# Rows of `PathState.member`, of which landmarks store the first three.
+) = cast(Any, np.arange(14))
+# Rows of `PathState.member`.
 SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
-STORED_MEMBER: Any = np.int64(3)
+# Rows of `PathState.bounds`.
+FLOOR, NEAR, DROP, N_BOUNDS = cast(Any, np.arange(4))
 # Rows of `PathState.visits`.
-UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, N_VISITS = cast(Any, np.arange(5))
+UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_AT, SKIPPED, N_VISITS = cast(Any, np.arange(7))
 # Entries of `PathState.counters`.
-STEP, LANDMARK, LANDMARK_MEMBERS, N_COUNTERS = cast(Any, np.arange(4))
+STEP, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, N_COUNTERS = cast(Any, np.arange(5))
 # Rows of `PathState.cache`: two of products with the centres of a superblock, and then for each
-# block the residuals of its points at the landmark, those at the vertex, and their rates.
+# block the residuals of its points at the anchor, those at the vertex, and their rates.
 WITH_WAY, WITH_EDGE, FIRST_BLOCK = cast(Any, np.arange(3))
-AT_LANDMARK, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
-
-
-class Landmarks(NamedTuple):
-    """Vertices to start from, packed in few arrays."""
-
-    blocks: FloatArray  # (n_blocks, rank, WIDTH): goals, in the layout of `Scan.blocks`.
-    # (n_blocks * WIDTH,): half the squared length of each goal; infinite where there is no
-    # landmark.
-    half_square: FloatArray
-    # (L, INVERSE + rank, rank): for each landmark the rows `FROM_BASE`, `DUAL` and `NONBASIC_SUM`
-    # of `PathState.vectors`, then its inverse basis.
-    vertex: FloatArray
-    slot: IntArray  # (L, rank): which members are basic, as in `PathState`.
-    # (L + 1,): where the members of each landmark begin in the arrays below, which list them in
-    # turn.
-    first: IntArray
-    # (capacity,), (capacity, rank) (STORED_MEMBER, capacity): The members, as in `PathState`;
-    # `member` has the rows `SIDE`, `MULTIPLICITY` and `RESIDUAL`.
-    position: IntArray
-    row: FloatArray
-    member: FloatArray
+AT_ANCHOR, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
+BASE_ANCHOR: Any = np.int64(1)  # The number of the base vertex among the anchors.
 
 
 class PathState(NamedTuple):
     """The work arrays of one thread: vertex, members, scan cache and scratch."""
 
-    # (N_VECTORS, rank): the vertex. It lies `FROM_BASE` away from the base vertex and
-    # `FROM_LANDMARK` away from the landmark where the path started, which lies `LANDMARK_SHIFT`
-    # away from the base vertex. `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of
-    # the nonbasic points' rows times their dual values. Basic point k has the dual value
-    # ``DUAL[k]`` and the multiplicity ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that
-    # row times its weight, and `DIRECTION` the goal less that of the landmark. ``COEFFICIENT``
-    # expresses `DIRECTION` (at the end of a path: `ROW`) in the basic rows; on the way, dual value
-    # k falls at the rate ``COEFFICIENT[k]``. `SPARE` is scratch.
+    # (N_VECTORS, rank): the vertex. It lies `FROM_BASE` away from the base vertex and `FROM_ANCHOR`
+    # away from the anchor, which lies `ANCHOR_SHIFT` away from the base vertex. `EDGE` is the
+    # direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows times their dual
+    # values. Basic point k has the dual value ``DUAL[k]`` and the multiplicity
+    # ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that row times its weight, and
+    # `DIRECTION` the goal less that where the path started. ``COEFFICIENT`` expresses `DIRECTION`
+    # (at the end of a path: `ROW`) in the basic rows; on the way, dual value k falls at the rate
+    # ``COEFFICIENT[k]``. `REST` is what rounding took from the coefficients at the end, and `SPARE`
+    # is scratch.
     vectors: FloatArray
     slot: IntArray  # (rank,): vertex: basic point k is member ``slot[k]``.
     inverse: FloatArray  # (rank, rank): vertex: the inverse basis, transposed (see `kernels`).
@@ -155,19 +131,23 @@ class PathState(NamedTuple):
     # `MULTIPLICITY`; `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
     member: FloatArray
     # (FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH): scan cache: products of the centres of a
-    # superblock with `FROM_LANDMARK` and `EDGE`; then for each block the signed residuals
-    # `AT_LANDMARK` and `AT_VERTEX`, and their rates. Members are infinite.
+    # superblock with `FROM_ANCHOR` and `EDGE`; then for each block the signed residuals `AT_ANCHOR`
+    # and `AT_VERTEX`, and their rates. Members are infinite.
     cache: FloatArray
-    # (n_superblocks * WIDTH,): scan cache: a lower bound of the residuals of each block at the
-    # landmark.
-    floor: FloatArray
+    # (N_BOUNDS, n_superblocks * WIDTH): scan cache: lower bounds of the residuals of each block at
+    # the anchor and at the vertex, and the rate at which they fall at most along the edge.
+    bounds: FloatArray
+    # (n_superblocks,): scan cache: how far a path may go from the anchor before a point of the
+    # superblock can cross.
+    gate: FloatArray
     # (N_VISITS, n_blocks): scan cache: residuals of a block at the vertex are valid if `UPDATED_AT`
-    # equals the `STEP`; those at the landmark if `READ_FOR` equals the `LANDMARK`; and floors if
-    # `BOUNDED_FOR` of the superblock does, so that paths from one landmark share them. `SCANNED`
-    # lists the blocks that this step scanned.
+    # equals the `STEP`; those at the anchor if `READ_FOR` equals the `ANCHOR`; and floors if
+    # `BOUNDED_FOR` of the superblock does, so that paths from one anchor share them. `NEAR` is
+    # valid if `NEAR_AT` equals the `STEP`. `SCANNED` lists the blocks that this step scanned, and
+    # `SKIPPED` those that `NEAR` spared it.
     visits: IntArray
-    # (N_COUNTERS,): scan cache: `STEP` grows with every step, `LANDMARK` is the number of the
-    # landmark plus one, `LANDMARK_MEMBERS` the number of its members.
+    # (N_COUNTERS,): scan cache: `STEP` grows with every step, `ANCHOR` is the number of the anchor,
+    # `ANCHOR_MEMBERS` the number of its members, and `N_ANCHORS` counts anchors.
     counters: IntArray
 
 
@@ -179,15 +159,24 @@ class PathResults(NamedTuple):
     pivots: IntArray
 
 
+class Tour(NamedTuple):
+    """Test rows in the order of their paths: row numbers, and which start at the row before."""
+
+    order: IntArray
+    chained: IntArray
+
+
 def blank_results(count: int) -> PathResults:
     """Arrays for the results of `count` paths, still to be filled."""
     return PathResults(np.empty(count), np.empty(count, np.int8), np.empty(count, np.int64))
 
 
-def allocate(scan: Scan, most: int) -> PathState:
-    """Work arrays for paths of at most `most` members; memory that is not touched costs nothing."""
+def allocate(scan: Scan) -> PathState:
+    """Work arrays for the paths of a model; memory that is not touched costs nothing."""
     n_blocks, rank, _ = scan.blocks.shape
-    return PathState(
+    # Every pivot adds at most one member.
+    most = MOST_MEMBERS * rank + path_cap(rank)
+    state = PathState(
         vectors=np.empty((N_VECTORS, rank)),
         slot=np.zeros(rank, np.int64),
         inverse=np.empty((rank, rank)),
@@ -196,153 +185,75 @@ def allocate(scan: Scan, most: int) -> PathState:
         row=np.empty((most, rank)),
         member=np.empty((N_MEMBER, most)),
         cache=np.empty((FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH)),
-        floor=np.empty(len(scan.spread)),
+        bounds=np.empty((N_BOUNDS, len(scan.spread))),
+        gate=np.empty(len(scan.centres)),
         visits=np.zeros((N_VISITS, n_blocks), np.int64),
         counters=np.zeros(N_COUNTERS, np.int64),
     )
+    state.counters[N_ANCHORS] = BASE_ANCHOR
+    return state
 
 
-def make_landmarks(
-    problem: Problem, scan_order: ScanOrder, most: int = MOST, budget: int = LANDMARK_BUDGET
-) -> Landmarks:
-    """Solve some calibration rows, as if they were test rows of weight ``1 - alpha``."""
-    rows = _candidate_rows(problem, most)
-    landmarks = _begin_landmarks(scan_order, 1 + len(rows))
-    weights, starts = np.full(len(rows), 1.0 - problem.alpha), np.zeros(len(rows), np.int64)
-    results, order = blank_results(len(rows)), np.arange(len(rows))
-    follow_paths(rows, weights, starts, order, scan_order.scan, landmarks, results, budget)
-    return landmarks
+def path_cap(rank: int) -> int:
+    """Pivots that one path may take."""
+    return CAP_FACTOR * rank + CAP_BASE
 
 
-def _candidate_rows(problem: Problem, most: int) -> FloatArray:
-    """Calibration rows to make landmarks of: a fixed random choice, longer rows more likely.
+def make_tour(rows: FloatArray) -> Tour:
+    """Order rows (m, rank) so that each is near the one before.
 
-    Test rows are distributed like calibration rows, and long rows have the longest paths. Within a
-    round shorter rows come first, because they lie between the base vertex and the longer ones.
+    Within every `STRETCH` rows of a k-d tree the nearest row that is left comes next. A row that
+    is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
+    far from each other.
     """
-    n_points, rank = problem.rows.shape
-    bytes_each = 8 * (1 + MEMBER_FACTOR) * max(rank, 1) ** 2
-    size = min(most, n_points // POINTS_EACH, MOST_BYTES // bytes_each)
-    if size == 0 or rank == 0:
-        return np.empty((0, rank))
-    share = problem.norms / problem.norms.sum()
-    chosen = np.random.default_rng(0).choice(n_points, size, p=share)
-    _, first = np.unique(chosen, return_index=True)
-    chosen = chosen[np.sort(first)]
-    for low in range(0, len(chosen), ROUND):
-        part = chosen[low : low + ROUND]
-        chosen[low : low + ROUND] = part[np.argsort(problem.norms[part])]
-    return np.asarray(problem.rows[chosen])
+    order, chained = neighbour_order(rows), np.zeros(len(rows), np.int64)
+    if len(rows) > 1:
+        _order_stretches(read_only(rows), order, chained, np.int64(STRETCH))
+    return Tour(order, chained)
 
 
-def _begin_landmarks(scan_order: ScanOrder, size: int) -> Landmarks:
-    """Write the base vertex, whose goal is zero, as the first of `size` landmarks.
-
-    The others are at infinite distance, so none of them is the nearest before it is written.
-    """
-    vertex = scan_order.vertex
-    rank = len(vertex.eta)
-    padded, capacity = -(-size // WIDTH) * WIDTH, MEMBER_FACTOR * rank * size
-    landmarks = Landmarks(
-        blocks=np.zeros((padded // WIDTH, rank, WIDTH)),
-        half_square=np.full(padded, np.inf),
-        vertex=np.zeros((size, INVERSE + rank, rank)),
-        slot=np.zeros((size, rank), np.int64),
-        first=np.zeros(size + 1, np.int64),
-        position=np.zeros(capacity, np.int64),
-        row=np.zeros((capacity, rank)),
-        member=np.zeros((STORED_MEMBER, capacity)),
-    )
-    landmarks.half_square[0], landmarks.first[1] = 0.0, rank
-    landmarks.vertex[0, DUAL], landmarks.vertex[0, NONBASIC_SUM] = vertex.eta, vertex.nonbasic_sum
-    landmarks.vertex[0, INVERSE:] = vertex.inverse
-    landmarks.slot[0] = landmarks.position[:rank] = np.arange(rank)
-    landmarks.row[:rank] = scan_order.basic_rows
-    landmarks.member[MULTIPLICITY, :rank] = scan_order.scan.multiplicities[:rank]
-    return landmarks
-
-
-def nearest_landmarks(
-    rows: FloatArray, weights: FloatArray, landmarks: Landmarks, out: IntArray
-) -> None:
-    """Store for every row the number of the landmark whose goal is nearest to its own."""
-    row, products = np.empty(rows.shape[1]), np.empty((1, WIDTH))
-    _nearest_landmarks(rows, weights, landmarks.blocks, landmarks.half_square, row, products, out)
-
-
-@entry()
-def _nearest_landmarks(
-    rows: FloatArray,
-    weights: FloatArray,
-    blocks: FloatArray,
-    half_square: FloatArray,
-    row: FloatArray,
-    products: FloatArray,
-    out: IntArray,
-) -> None:
-    for i in range(len(rows)):
-        # A copy, because a view of the shared rows would change their reference count.
-        for j in range(len(row)):
-            row[j] = rows[i, j]
-        out[i] = _nearest_landmark(row, weights[i], blocks, half_square, len(blocks), products)
-
-
-@inner()
-def _nearest_landmark(
-    row: FloatArray,
-    weight: float,
-    blocks: FloatArray,
-    half_square: FloatArray,
-    count: int,
-    products: FloatArray,
-) -> int:
-    """Number of the landmark, in the first `count` blocks, that is nearest to the goal of a row."""
-    least, nearest = np.inf, 0
-    # |goal - landmark|^2 / 2 less |goal|^2 / 2, which is the same for all landmarks.
-    for block in range(count):
-        block_products(blocks, block, row, products, ZERO)
-        for lane in range(WIDTH):
-            far = half_square[block * WIDTH + lane] - weight * products[0, lane]
-            if far < least:
-                least, nearest = far, block * WIDTH + lane
-    return nearest
+@entry(fastmath=REASSOCIATE)
+def _order_stretches(rows: FloatArray, order: IntArray, chained: IntArray, stretch: int) -> None:
+    for low in range(0, len(order), stretch):
+        high = min(low + stretch, len(order))
+        for position in range(low + 1, high):
+            here, nearest, least = order[position - 1], position, np.inf
+            for candidate in range(position, high):
+                there, square = order[candidate], 0.0
+                for j in range(rows.shape[1]):
+                    gap = rows[there, j] - rows[here, j]
+                    square += gap * gap
+                if square < least:
+                    nearest, least = candidate, square
+            order[position], order[nearest] = order[nearest], order[position]
+            square = 0.0
+            for j in range(rows.shape[1]):
+                square += rows[order[position], j] * rows[order[position], j]
+            chained[position] = least < square
 
 
 def follow_paths(
     rows: FloatArray,
     weights: FloatArray,
-    starts: IntArray,
-    order: IntArray,
-    scan: Scan,
-    landmarks: Landmarks,
+    tour: Tour,
+    scan_order: ScanOrder,
     results: PathResults,
-    budget: int = 0,
+    state: PathState,
 ) -> None:
-    """Store the results of the whitened rows in `order`, from the landmarks `starts`.
-
-    Rows with the same landmark should be neighbours in `order`, because they share what is known
-    about its surroundings. A start of ``~landmark`` is the vertex of the row before, or the
-    landmark if that row has none. With a `budget` there is only the first landmark, and the rows
-    become the others. (A separate kernel for this would take as long to compile again.)
-    """
-    rank = rows.shape[1]
-    # Every pivot adds at most one member to those of the landmark.
-    longest = LANDMARK_CAP_FACTOR * rank + CAP_BASE
-    cap = longest if budget else CAP_FACTOR * rank + CAP_BASE
-    # Arrays are allocated here, because an allocation within a kernel takes a second to compile.
-    state = allocate(scan, MOST_MEMBERS * rank + longest)
-    _follow_paths(rows, weights, starts, order, scan, landmarks, budget, cap, *results, state)
+    """Store the results of the whitened rows of a tour, or of a stretch of one."""
+    cap = np.int64(path_cap(rows.shape[1]))
+    arrays = rows, weights, *tour, scan_order.base
+    _follow_paths(*map(read_only, arrays), scan_order.scan, cap, *results, state)
 
 
 @entry()
 def _follow_paths(
     rows: FloatArray,
     weights: FloatArray,
-    starts: IntArray,
     order: IntArray,
+    chained: IntArray,
+    base: FloatArray,
     scan: Scan,
-    landmarks: Landmarks,
-    budget: int,
     cap: int,
     values: FloatArray,
     status: NDArray[np.int8],
@@ -350,56 +261,31 @@ def _follow_paths(
     state: PathState,
 ) -> None:
     row, rank = state.vectors[ROW], rows.shape[1]
-    taken, taken_before, n_landmarks = 0, 0, ZERO + 1
-    members, since_refresh = 0, 0
-    for i in order:
+    members, since_refresh, since_anchor = 0, 0, 0
+    for number in range(len(order)):
+        i = order[number]
+        # A copy, because a view of the shared rows would change their reference count.
         for j in range(rank):
             row[j] = rows[i, j]
-        start = starts[i]
-        if budget > 0:
-            if i % ROUND == 0 and i > 0:
-                if taken - taken_before < ENOUGH * ROUND:
-                    return
-                taken_before = taken
-            if taken * rank * rank > budget:
-                return
-            blocks, n_blocks = landmarks.blocks, -(-n_landmarks // WIDTH)
-            start = _nearest_landmark(
-                row, weights[i], blocks, landmarks.half_square, n_blocks, state.cache
-            )
-        if start < 0 and (members == 0 or members + cap > len(state.position)):
-            start = ~start
-        if start < 0 and since_refresh >= REFRESH:
+        starts_at_base = chained[number] == 0 or members == 0
+        if not starts_at_base and since_refresh >= REFRESH:
             since_refresh = 0
-            if not _refresh(members, scan, state):
-                start = ~start
-        if start >= 0:
-            since_refresh = 0
-        values[i], status[i], pivots[i], members = _follow(
-            weights[i], start, members, cap, scan, landmarks, state
-        )
+            starts_at_base = not _refresh(members, scan, state)
+        if not starts_at_base and since_anchor >= ANCHORED:
+            since_anchor = 0
+            members = _anchor(members, scan, state)
+        if starts_at_base or members + cap > len(state.position):
+            members, since_refresh, since_anchor = _load_base(base, scan, state), 0, 0
+        values[i], status[i], pivots[i], members = _follow(weights[i], members, cap, scan, state)
         since_refresh += pivots[i]
-        if budget > 0:
-            taken += pivots[i]
-            # Paths that start at a landmark inherit its errors, so it is computed from scratch.
-            if status[i] == EXACT and pivots[i] >= WORTH_STORING and _refresh(members, scan, state):
-                n_landmarks += _store_landmark(n_landmarks, members, scan, landmarks, state)
+        since_anchor += pivots[i]
 
 
 @inner(inline="always")
 def _follow(
-    weight: float,
-    start: int,
-    members: int,
-    cap: int,
-    scan: Scan,
-    landmarks: Landmarks,
-    state: PathState,
+    weight: float, members: int, cap: int, scan: Scan, state: PathState
 ) -> tuple[float, int, int, int]:
-    """Value, status and pivots of one test row, and the number of members where it is exact.
-
-    With a negative start the path begins at the present vertex, which has `members`.
-    """
+    """Value, status and pivots of one test row, and the number of members; 0 without a vertex."""
     vectors = state.vectors
     row, goal, direction = vectors[ROW], vectors[GOAL], vectors[DIRECTION]
     infinity = np.inf if weight > 0.0 else -np.inf
@@ -412,11 +298,8 @@ def _follow(
         new_goal = (weight - WEIGHT_TOL) * row[j]
         direction[j] = new_goal - goal[j]
         goal[j] = new_goal
-    if start >= 0:
-        members = _load_landmark(start, landmarks, state)
-    else:
-        for k in range(len(row)):
-            vectors[COEFFICIENT, k] = row_dot(state.inverse, k, direction)
+    for k in range(len(row)):
+        vectors[COEFFICIENT, k] = row_dot(state.inverse, k, direction)
     done = 0.0
     for pivot in range(cap):
         if pivot > 0 and pivot % REFRESH == 0:
@@ -428,82 +311,70 @@ def _follow(
             return value, EXACT if accurate else FALLBACK, pivot, members
         done += share
         _leave(leaving, share, scan.alpha, state)
-        length, entering, scanned = _first_crossing(members, scan, state)
+        length, entering, scanned, skipped = _first_crossing(members, scan, state)
         # No residual ends the edge: it is a ray, which proves that the dual is infeasible.
         if entering < 0:
             return infinity, INFINITE, pivot, 0
-        _advance(length, members, scanned, state)
+        _advance(length, members, scanned, skipped, state)
         members = _enter(leaving, entering, members, scan, state)
-    return np.nan, FALLBACK, cap, 0
-
-
-@inner()
-def _load_landmark(landmark: int, landmarks: Landmarks, state: PathState) -> int:
-    """Go to the vertex of a landmark and set the direction to the goal; the number of members."""
-    vectors, slot, inverse, row = state.vectors, state.slot, state.inverse, state.row
-    position, member, counters = state.position, state.member, state.counters
-    goal, direction = vectors[GOAL], vectors[DIRECTION]
-    rank, low = len(slot), landmarks.first[landmark]
-    members = int(landmarks.first[landmark + 1] - low)
-    counters[STEP] += 1
-    counters[LANDMARK] = landmark + 1
-    counters[LANDMARK_MEMBERS] = members
-    for m in range(members):
-        position[m] = landmarks.position[low + m]
-        for a in range(STORED_MEMBER):
-            member[a, m] = landmarks.member[a, low + m]
-        for j in range(rank):
-            row[m, j] = landmarks.row[low + m, j]
-    vertex, block, lane = landmarks.vertex, landmark // WIDTH, landmark % WIDTH
-    for k in range(rank):
-        for a in range(INVERSE):
-            vectors[a, k] = vertex[landmark, a, k]
-        for j in range(rank):
-            inverse[k, j] = vertex[landmark, INVERSE + k, j]
-        vectors[LANDMARK_SHIFT, k] = vectors[FROM_BASE, k]
-        vectors[FROM_LANDMARK, k] = 0.0
-        slot[k] = landmarks.slot[landmark, k]
-        vectors[BASIC_MULTIPLICITY, k] = member[MULTIPLICITY, slot[k]]
-        direction[k] = goal[k] - landmarks.blocks[block, k, lane]
-    for k in range(rank):
-        vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)
-    return members
+    # The vertex is that of a goal on the way, where the next path can start.
+    for j in range(len(row)):
+        goal[j] -= (1.0 - done) * direction[j]
+    return np.nan, FALLBACK, cap, members
 
 
 @inner(inline="always")
-def _store_landmark(
-    landmark: int, members: int, scan: Scan, landmarks: Landmarks, state: PathState
-) -> bool:
-    """Write the present vertex as a landmark; false if there is no room for it."""
-    vectors, slot, member = state.vectors, state.slot, state.member
-    goal, side = vectors[GOAL], member[SIDE]
-    rank, low, vertex = len(slot), landmarks.first[landmark], landmarks.vertex
-    end = low
-    for m in range(members):
-        position = state.position[m]
-        # A point that entered and left to its old side has its role at the base vertex again.
-        if position >= rank and side[m] == scan.side[position]:
-            continue
-        if end == len(landmarks.position) or end - low == MOST_MEMBERS * rank:
-            return False
-        for k in range(rank):
-            if side[m] == 0.0 and slot[k] == m:
-                landmarks.slot[landmark, k] = end - low
-        landmarks.position[end] = position
-        for a in range(STORED_MEMBER):
-            landmarks.member[a, end] = member[a, m]
-        for j in range(rank):
-            landmarks.row[end, j] = state.row[m, j]
-        end += 1
-    landmarks.first[landmark + 1] = end
+def _load_base(base: FloatArray, scan: Scan, state: PathState) -> int:
+    """Go to the base vertex, whose goal is zero; the number of its members."""
+    vectors, member, rank = state.vectors, state.member, len(state.slot)
+    state.counters[STEP] += 1
+    state.counters[ANCHOR] = BASE_ANCHOR
+    state.counters[ANCHOR_MEMBERS] = rank
     for k in range(rank):
-        for a in range(INVERSE):
-            vertex[landmark, a, k] = vectors[a, k]
+        vectors[DUAL, k], vectors[NONBASIC_SUM, k] = base[0, k], base[1, k]
+        vectors[FROM_BASE, k] = vectors[FROM_ANCHOR, k] = vectors[ANCHOR_SHIFT, k] = 0.0
+        vectors[GOAL, k] = 0.0
+        vectors[BASIC_MULTIPLICITY, k] = scan.multiplicities[k]
+        # The basic points of the base vertex come first in scan order.
+        state.slot[k] = state.position[k] = k
+        member[SIDE, k] = member[RESIDUAL, k] = 0.0
+        member[MULTIPLICITY, k] = scan.multiplicities[k]
         for j in range(rank):
-            vertex[landmark, INVERSE + k, j] = state.inverse[k, j]
-        landmarks.blocks[landmark // WIDTH, k, landmark % WIDTH] = goal[k]
-    landmarks.half_square[landmark] = 0.5 * dot(goal, goal)
-    return True
+            state.inverse[k, j] = base[2 + k, j]
+            state.row[k, j] = base[2 + rank + k, j]
+    return rank
+
+
+@inner(inline="always")
+def _anchor(members: int, scan: Scan, state: PathState) -> int:
+    """Make the present vertex the anchor; the number of members that are left.
+
+    Points that are back in their role at the base vertex are members no longer: from here on the
+    scan sees them again.
+    """
+    vectors, slot, member = state.vectors, state.slot, state.member
+    rank, kept = len(slot), 0
+    for m in range(members):
+        position, side = state.position[m], member[SIDE, m]
+        if position >= rank and side == scan.side[position]:
+            continue
+        for k in range(rank):
+            if side == 0.0 and slot[k] == m:
+                slot[k] = kept
+        state.position[kept] = position
+        for a in range(SPEED):
+            member[a, kept] = member[a, m]
+        for j in range(rank):
+            state.row[kept, j] = state.row[m, j]
+        kept += 1
+    for j in range(rank):
+        vectors[ANCHOR_SHIFT, j] = vectors[FROM_BASE, j]
+        vectors[FROM_ANCHOR, j] = 0.0
+    state.counters[STEP] += 1
+    state.counters[N_ANCHORS] += 1
+    state.counters[ANCHOR] = state.counters[N_ANCHORS]
+    state.counters[ANCHOR_MEMBERS] = kept
+    return kept
 
 
 @inner(inline="always")
@@ -561,33 +432,34 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
 @inner()
 def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
     members: int, scan: Scan, state: PathState
-) -> tuple[float, int, int]:
-    """First zero of a residual along the edge: step, entering point, number of scanned blocks.
+) -> tuple[float, int, int, int]:
+    """First zero of a residual along the edge: step, entering point, blocks scanned and skipped.
 
     The entering point is the number of a member, or the number of members plus a position. It is
     -1 if no residual reaches zero: the edge is a ray.
     """
-    vectors, cache, floor, visits = state.vectors, state.cache, state.floor, state.visits
-    edge, from_base, from_landmark = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_LANDMARK]
+    vectors, cache, bounds, visits = state.vectors, state.cache, state.bounds, state.visits
+    floor, near, drop, near_at = bounds[FLOOR], bounds[NEAR], bounds[DROP], visits[NEAR_AT]
+    edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
-    spread, group_key, counters = scan.spread, scan.group_key, state.counters
-    step, landmark, hidden = counters[STEP], counters[LANDMARK], counters[LANDMARK_MEMBERS]
-    shift, long = vectors[LANDMARK_SHIFT], dot(edge, edge)
+    spread, group_key, counters, gate = scan.spread, scan.group_key, state.counters, state.gate
+    step, anchor, hidden = counters[STEP], counters[ANCHOR], counters[ANCHOR_MEMBERS]
+    shift, long = vectors[ANCHOR_SHIFT], dot(edge, edge)
     tiny, far = EDGE_TOL * np.sqrt(long), np.sqrt(dot(shift, shift))
-    # Terms of the distances from base vertex and landmark, which are quadratic along the edge.
+    # Terms of the distances from base vertex and anchor, which are quadratic along the edge.
     here, along = dot(from_base, from_base), dot(from_base, edge)
-    gone, ahead = dot(from_landmark, from_landmark), dot(from_landmark, edge)
+    gone, ahead = dot(from_anchor, from_anchor), dot(from_anchor, edge)
     # Members come first: they are few, and a short step makes the scan short.
     length, entering = _member_crossing(members, tiny, state.row, state.member, edge)
     radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
-    scanned = 0
+    scanned, skipped, edge_length = 0, 0, RADIUS_SLACK * np.sqrt(long)
     for superblock in range(len(scan.centres)):
         # Group keys grow, so no later block can have a crossing either.
         if group_key[superblock * WIDTH] > radius:
             break
-        if bounded_for[superblock] != landmark:
-            # Lower bounds of the residuals at the landmark, until a path reads these.
-            bounded_for[superblock] = landmark
+        if bounded_for[superblock] != anchor:
+            # Lower bounds of the residuals at the anchor, until a path reads these.
+            bounded_for[superblock] = anchor
             block_products(scan.centres, superblock, shift, cache, WITH_WAY)
             for lane in range(WIDTH):
                 block, middle = superblock * WIDTH + lane, cache[WITH_WAY, lane]
@@ -595,7 +467,11 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 slack = FLOOR_SLACK * (abs(middle) + around)
                 least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
                 floor[block] = least - (middle + around + slack)
-        block_products(scan.centres, superblock, from_landmark, cache, WITH_WAY)
+            _set_gate(superblock, scan.extent, floor, gate)
+        # The products of the whole superblock with the way are below all of its floors.
+        if reach < gate[superblock]:
+            continue
+        block_products(scan.centres, superblock, from_anchor, cache, WITH_WAY)
         block_products(scan.centres, superblock, edge, cache, WITH_EDGE)
         for lane in range(WIDTH):
             block = superblock * WIDTH + lane
@@ -603,11 +479,19 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
             bound = cache[WITH_WAY, lane] + length * cache[WITH_EDGE, lane] + spread[block] * reach
             if group_key[block] > radius or bound < floor[block]:
                 continue
+            if near_at[block] == step:
+                # The way of this step alone may be too short for the residuals at the vertex.
+                middle, around = cache[WITH_EDGE, lane], spread[block] * edge_length
+                drop[block] = middle + around + FLOOR_SLACK * (abs(middle) + around)
+                if length * drop[block] < near[block]:
+                    visits[SKIPPED, skipped] = block
+                    skipped += 1
+                    continue
             first = FIRST_BLOCK + block * BLOCK_ROWS
-            if read_for[block] != landmark:
+            if read_for[block] != anchor:
                 # The first path that needs the block replaces its bound by the true minimum.
-                read_for[block] = landmark
-                row = first + AT_LANDMARK
+                read_for[block] = anchor
+                row = first + AT_ANCHOR
                 block_products(scan.blocks, block, shift, cache, row)
                 for i in range(WIDTH):
                     cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
@@ -616,14 +500,15 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 for i in range(WIDTH):
                     least = min(least, cache[row, i])
                 floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
+                _set_gate(superblock, scan.extent, floor, gate)
                 if bound < floor[block]:
                     continue
             if updated_at[block] != step:
                 # The step before did not scan the block, so its residuals are out of date.
                 row = first + AT_VERTEX
-                block_products(scan.blocks, block, from_landmark, cache, row)
+                block_products(scan.blocks, block, from_anchor, cache, row)
                 for i in range(WIDTH):
-                    cache[row, i] = cache[first + AT_LANDMARK, i] - cache[row, i]
+                    cache[row, i] = cache[first + AT_ANCHOR, i] - cache[row, i]
                 _hide(block, hidden, members, row, state)
             visits[SCANNED, scanned] = block
             scanned += 1
@@ -632,7 +517,18 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
             if crossing >= 0:
                 length, entering = shorter, members + block * WIDTH + crossing
                 radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
-    return length, entering, scanned
+    return length, entering, scanned, skipped
+
+
+@inner()
+def _set_gate(superblock: int, extent: FloatArray, floor: FloatArray, gate: FloatArray) -> None:
+    """Store the shortest way from the anchor on which a block could have a crossing."""
+    least = np.inf
+    for block in range(superblock * WIDTH, (superblock + 1) * WIDTH):
+        # The blocks of padding have no extent, and rows of zeros never cross.
+        if extent[block] > 0.0 and floor[block] < least * extent[block]:
+            least = floor[block] / extent[block]
+    gate[superblock] = least
 
 
 @inner(inline="always")
@@ -691,17 +587,18 @@ def _block_crossing(cache: FloatArray, first: int, tiny: float, length: float) -
 
 
 @inner()
-def _advance(length: float, members: int, scanned: int, state: PathState) -> None:
-    """Move the vertex, and the residuals of members and scanned blocks, along the edge."""
+def _advance(length: float, members: int, scanned: int, skipped: int, state: PathState) -> None:
+    """Move the vertex, and residuals and bounds of members and blocks, along the edge."""
     vectors, member, visits, cache = state.vectors, state.member, state.visits, state.cache
-    edge, from_base, from_landmark = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_LANDMARK]
+    edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
     side, residual, speed = member[SIDE], member[RESIDUAL], member[SPEED]
+    near = state.bounds[NEAR]
     state.counters[STEP] += 1
     step = state.counters[STEP]
     for j in range(len(edge)):
         change = length * edge[j]
         from_base[j] += change
-        from_landmark[j] += change
+        from_anchor[j] += change
     for m in range(members):
         if side[m] != 0.0:
             residual[m] -= length * speed[m]
@@ -709,8 +606,15 @@ def _advance(length: float, members: int, scanned: int, state: PathState) -> Non
         block = visits[SCANNED, s]
         visits[UPDATED_AT, block] = step
         first = FIRST_BLOCK + block * BLOCK_ROWS
+        least = np.inf
         for lane in range(WIDTH):
             cache[first + AT_VERTEX, lane] -= length * cache[first + RATE, lane]
+            least = min(least, cache[first + AT_VERTEX, lane])
+        near[block], visits[NEAR_AT, block] = least, step
+    for s in range(skipped):
+        block = visits[SKIPPED, s]
+        near[block] -= length * state.bounds[DROP, block]
+        visits[NEAR_AT, block] = step
 
 
 @inner()
@@ -767,7 +671,7 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
         for j in range(rank):
             from_base[j] += start * inverse[k, j]
     for j in range(rank):
-        vectors[FROM_LANDMARK, j] = from_base[j] - vectors[LANDMARK_SHIFT, j]
+        vectors[FROM_ANCHOR, j] = from_base[j] - vectors[ANCHOR_SHIFT, j]
     for m in range(members):
         if member[SIDE, m] != 0.0:
             start = _base_residual(position[m], rank, scan)
@@ -794,17 +698,17 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     """
     vectors, slot, inverse, rank = state.vectors, state.slot, state.inverse, len(state.slot)
     test_row, coefficient, dual = vectors[ROW], vectors[COEFFICIENT], vectors[DUAL]
-    target, scores = vectors[EDGE], vectors[SPARE]
+    target, scores, rest = vectors[EDGE], vectors[SPARE], vectors[REST]
     for k in range(rank):
         coefficient[k] = row_dot(inverse, k, test_row)
     for k in range(rank):
         # The edge is not needed any more, so its row takes what the basic points must balance.
         target[k] = -vectors[GOAL, k] - vectors[NONBASIC_SUM, k]
-    off, off_dual = 0.0, 0.0
     # The second round measures what the first has left.
-    for _ in range(2):
-        off = _refine(test_row, coefficient, state)
-        off_dual = _refine(target, dual, state)
+    _refine(test_row, coefficient, state)
+    _refine(target, dual, state)
+    off_dual = _refine(target, dual, state)
+    off = accurate_coefficients(state.row, slot, inverse, test_row, coefficient, rest, scores)
     drift, outside = 0.0, 0.0
     for k in range(rank):
         position, multiplicities, eta = (
@@ -818,7 +722,7 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
             outside, eta - multiplicities * (1.0 - scan.alpha), -multiplicities * scan.alpha - eta
         )
         scores[k] = scan.score[position]
-    value = weighted_sum(coefficient, scores)
+    value = weighted_sum(coefficient, rest, scores)
     size = max(1.0, np.sqrt(dot(test_row, test_row)))
     accurate = off <= CHECK_TOL * size and off_dual <= CHECK_TOL * size
     return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= scan.tolerance

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._draws import number_hashes
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
+from trustsets.engine.compiled import FloatArray, IntArray, entry, read_only
 from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.whitening import Whitening, fit_whitening
 from trustsets.errors import InputError
@@ -343,16 +343,3 @@ def _require_finite(values: FloatArray, name: str) -> None:
             f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
             "drop or repair such points first."
         )
-
-
-def read_follows(follows: ArrayLike | None, count: int) -> BoolArray | None:
-    """Whether each test row follows the one before; the first cannot."""
-    if follows is None:
-        return None
-    values = np.array(follows, dtype=np.bool_)
-    if values.shape != (count,) or values[:1].any():
-        raise InputError(
-            f"follows must have one value per test row ({count}) and be False for the first row; "
-            f"got shape {values.shape}."
-        )
-    return values

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import Certificate, Vertex, certify, problem_points, refit_vertex
 from trustsets.engine.model import QuantileModel, fit_problem, make_model
+from trustsets.engine.path import make_tour
 from trustsets.engine.problem import (
     RESOLUTION,
     WIDEST_RANGE,
@@ -26,9 +27,12 @@ from trustsets.engine.problem import (
     build_problem,
     centred_scores,
     coarsen,
+    read_test_rows,
+    read_weights,
     score_scale,
 )
 from trustsets.errors import InputError
+from trustsets.status import Thresholds
 
 # An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
@@ -86,6 +90,27 @@ class QuantileProcess:
 
     def __iter__(self) -> Iterator[QuantileModel]:
         return (fit.model() for fit in self._fits)
+
+    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> Iterator[Thresholds]:
+        """Thresholds of test rows at each alpha in turn, as `QuantileModel.thresholds` has them.
+
+        The rows are checked, whitened and ordered once for all alphas.
+
+        Parameters
+        ----------
+        phi_test : (m, p) array
+        shares : float or (m,) array
+            Numbers U in (0, 1]: the weight of a row is ``U - alpha``.
+        """
+        first = self[0]
+        phi = read_test_rows(phi_test, first.n_columns)
+        rows, unseen = first._whiten(phi), first._problem.whitening.leaves_row_space(phi)
+        tour = make_tour(rows)
+        for fit in self._fits:
+            alphas = np.asarray(fit.problem.alpha)
+            weights = read_weights(np.asarray(shares) - alphas, alphas, len(phi))
+            model = fit.model()
+            yield model._final(model._solve_rows(rows, weights, unseen, tour))
 
     def at(self, alpha: float) -> QuantileModel:
         """Make the model of an alpha of the grid."""

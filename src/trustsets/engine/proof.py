@@ -321,8 +321,8 @@ class Sensitivity:
 class _Walk:
     """The vertices that are optimal while the score of one point moves in one direction.
 
-    Nudged scores (`target`) decide which point is next, so that no vertex comes twice however many
-    scores are equal. Knots are computed from the scores themselves (`plain`).
+    Perturbed scores (`target`) decide which point is next, so that no vertex comes twice however
+    many scores are equal. Knots are computed from the scores themselves (`plain`).
     """
 
     def __init__(self, origin: Sensitivity, point: int, sign: float) -> None:

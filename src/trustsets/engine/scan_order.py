@@ -13,8 +13,8 @@ the other side at the end of it. Two bounds show that a point does not:
   consist of neighbours within a group, which makes the bound tight.
 
 Both bounds hold for every shorter step, too, so a crossing that is found only shortens the scan.
-A path that starts at a landmark compares the bound of the short way from there with the residuals
-at the landmark instead (see `path`).
+A path whose way is measured from another vertex compares the bound of that shorter way with the
+residuals there instead (see `path`).
 """
 
 from typing import Any, NamedTuple
@@ -45,8 +45,10 @@ class Scan(NamedTuple):
     # superblock.
     centres: FloatArray
     # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre, the
-    # smallest absolute residual, and the smallest key of the block's group (infinite for padding).
+    # same plus the length of the centre, the smallest absolute residual, and the smallest key of
+    # the block's group (infinite for padding).
     spread: FloatArray
+    extent: FloatArray
     least_distance: FloatArray
     group_key: FloatArray
     # (n_blocks * WIDTH,): for each position the sign of the residual, +1 for basic points; the
@@ -69,7 +71,9 @@ class ScanOrder(NamedTuple):
     scan: Scan  # The points. Basic points come first, in the order of `vertex`.
     order: IntArray  # (n,): row number in the problem of each position.
     vertex: Vertex  # The optimal vertex of the base problem, by row numbers of the problem.
-    basic_rows: FloatArray  # (rank, rank): rows of its basic points.
+    # (2 + 2 rank, rank): its dual values, the sum of the nonbasic points' rows times theirs, the
+    # inverse basis, and the rows of the basic points.
+    base: FloatArray
     high_leverage: IntArray  # Row numbers of the points of largest leverage.
 
 
@@ -90,11 +94,12 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     score[:n_points] = problem.scores[order]
     distance = np.full(padded, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, least = _summarise(signed, distance.reshape(n_blocks, WIDTH))
+    centres, spread, extent, least = _summarise(signed, distance.reshape(n_blocks, WIDTH))
     scan = Scan(
         blocks=np.ascontiguousarray(signed.transpose(0, 2, 1)),
         centres=centres,
         spread=spread,
+        extent=extent,
         least_distance=least,
         group_key=group_key,
         side=sides,
@@ -106,7 +111,20 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         tolerance=DRIFT_TOL * problem.score_scale,
     )
     basic_rows = problem.rows[vertex.basic_points]
-    return ScanOrder(scan, order, vertex, basic_rows, high_leverage(problem.norms, rank))
+    base = np.vstack([vertex.eta, vertex.nonbasic_sum, vertex.inverse, basic_rows])
+    return ScanOrder(scan, order, vertex, base, high_leverage(problem.norms, rank))
+
+
+def neighbour_order(rows: FloatArray) -> IntArray:
+    """Order rows (m, rank) so that neighbours in a k-d tree follow each other."""
+    order = np.arange(len(rows))
+    _split(rows, np.ones(len(rows)), order)
+    return order
+
+
+def _split(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
+    values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
+    _split_into_blocks(read_only(rows), side, group, *values, *waiting)
 
 
 def _reach(problem: Problem) -> float:
@@ -128,24 +146,24 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
     while low < n_blocks:
         group = order[low * WIDTH : (low + size) * WIDTH]
         group_key[low : min(low + size, n_blocks)] = key[group[0]]
-        values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
-        _split_into_blocks(read_only(rows), side, group, *values, *waiting)
+        _split(rows, side, group)
         low, size = low + size, 2 * size
     return group_key
 
 
 def _summarise(
     signed: FloatArray, distance: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Centres, spreads and least distances of blocks (n_blocks, WIDTH, rank)."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Centres, spreads, extents and least distances of blocks (n_blocks, WIDTH, rank)."""
     n_blocks, _, rank = signed.shape
     n_superblocks = -(-n_blocks // WIDTH)
     centre = np.zeros((n_superblocks * WIDTH, rank))
     spread, least = np.zeros(n_superblocks * WIDTH), np.full(n_superblocks * WIDTH, np.inf)
     centre[:n_blocks] = signed.mean(axis=1)
     _spreads(signed, distance, centre, spread, least)
+    extent = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
     centres = centre.reshape(n_superblocks, WIDTH, rank).transpose(0, 2, 1)
-    return np.ascontiguousarray(centres), spread, least
+    return np.ascontiguousarray(centres), spread, extent, least
 
 
 @entry()

@@ -9,10 +9,9 @@ from trustsets.engine.compiled import (
     FloatArray,
     IntArray,
     entry,
-    inner,
     read_only,
 )
-from trustsets.engine.kernels import two_product, two_sum
+from trustsets.engine.kernels import add_product
 
 # A column whose part outside the others is smaller than this share of the largest is dependent.
 RANK_TOL = 1e-12
@@ -112,19 +111,6 @@ def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
     return out
 
 
-@inner()
-def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: FloatArray) -> None:
-    """Add `x * row` to the double-double sums `total + low`, from column `first` on.
-
-    The error of each product and of each sum is computed exactly and kept in `low`. Written over
-    columns, so that it vectorises.
-    """
-    for k in range(first, len(row)):
-        product, error = two_product(x, row[k])
-        total[k], lost = two_sum(total[k], product)
-        low[k] += lost + error
-
-
 @entry()
 def _whiten_rows(
     phi: FloatArray,
@@ -137,15 +123,15 @@ def _whiten_rows(
 
     Equal rows give equal bits in any batch.
     """
-    low = np.empty(out.shape[1])
+    total, low = np.empty(out.shape[1]), np.empty(out.shape[1])
     for i in range(len(phi)):
         for k in range(len(low)):
-            out[i, k] = low[k] = 0.0
+            total[k] = low[k] = 0.0
         for j in range(len(independent)):
             column = independent[j]
-            _add_product(phi[i, column] * scale[column], transform[j], j, out[i], low)
+            add_product(phi[i, column] * scale[column], transform, j, j, total, low)
         for k in range(len(low)):
-            out[i, k] += low[k]
+            out[i, k] = total[k] + low[k]
 
 
 @entry()

@@ -329,8 +329,9 @@ def _remembered_columns(model: StrPath) -> TableColumns:
     note = storage.read_note(model)
     try:
         names = note["columns"]
-        lists = {kind: tuple(names[kind]) for kind in ("probabilities", "logits", "features")}
-        return TableColumns(**lists, label=names["label"])
+        kinds = ("probabilities", "logits", "features")
+        lists = {kind: tuple(map(str, names[kind])) for kind in kinds}
+        return TableColumns(**lists, label=None if names["label"] is None else str(names["label"]))
     except (KeyError, TypeError):
         return PLAIN
 

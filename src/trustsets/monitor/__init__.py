@@ -1,7 +1,7 @@
 """Watch the coverage of a calibrated predictor over time.
 
-`sequential` has the tests and intervals, `state` what was counted so far and how it is stored, and
-`monitor` takes batches of samples and says what the tests say.
+`sequential` has the tests and intervals; `monitor` takes batches of samples, counts, and says what
+the tests say.
 """
 
 from trustsets.monitor.monitor import Monitor, Verdict

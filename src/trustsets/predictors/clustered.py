@@ -71,8 +71,9 @@ class ClusteredConformal(Predictor):
 
     Classes are described by quantiles of their tuning scores, and clustered by k-means with weights
     :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration scores of
-    its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*; given
-    the class it is close to that, as far as the classes of a cluster have similar scores.
+    its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*;
+    class-conditional coverage is close to that, as far as the classes of a cluster have similar
+    scores.
 
     A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As published,
     it uses the threshold of all calibration samples, which guarantees nothing for its classes: with

@@ -223,7 +223,7 @@ class Predictor(Estimator, ABC):
 
     @property
     def is_class_conditional(self) -> bool:
-        """Whether coverage is guaranteed given the class, even one without calibration samples."""
+        """Whether coverage is class-conditional, even for a class without calibration samples."""
         return False
 
     @property
@@ -476,7 +476,7 @@ class Predictor(Estimator, ABC):
 
         With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
         prevalences, which are estimated from the outputs of unlabelled samples (`prevalence_` of
-        the new predictor). That is right if the outputs given the class have stayed the same.
+        the new predictor). That is right if the outputs within each class have stayed the same.
         Class-conditional coverage holds for all prevalences, without weights; adapted sets are
         often smaller. With ``shift="covariate"``, the weights are the odds that a classifier gives
         to a sample's being a new one (`weights_`). That is right if labels and outputs of samples
@@ -705,7 +705,7 @@ class Predictor(Estimator, ABC):
         return other
 
     def _cached(self, key: str, make: Callable[[], _T]) -> _T:
-        """Something that follows from the state, made once; not part of copies and files."""
+        """Something that follows from the state, made once; neither copied nor saved."""
         if self._cache is None:
             self._cache = {}
         if key not in self._cache:

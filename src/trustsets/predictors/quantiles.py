@@ -209,7 +209,7 @@ class CalibrationProblem:
     ties : sequence of arrays of shape (n,)
         What orders points with equal rows and scores.
     uses_label : bool
-        Whether the functions depend on the candidate label, so that many rows are asked for.
+        Whether the functions depend on the candidate label.
     starts : tuple of (alpha, multiple of the group penalty, basic points)
         Fits that were made before, from which to begin.
     """
@@ -274,7 +274,6 @@ class CalibrationProblem:
                 model = process.at(alpha)
             else:
                 model = self._fit_from_start(alpha, multiple)
-                model = model.for_many_rows() if self.uses_label else model
             self._keep((alpha, multiple), model)
         return model
 
@@ -332,18 +331,33 @@ class CalibrationProblem:
 
     def thresholds(self, phi: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with these rows, shape (m, A)."""
-        parts = []
-        for models in self.fits_along(alphas):
-            parts.append(limited([model.thresholds(phi) for model in models]))
-        return Thresholds.nested(parts, alphas)
+        return Thresholds.nested([limited(parts) for parts in self._along(phi, alphas)], alphas)
 
     def random_thresholds(self, phi: Floats, alphas: Alphas, draws: Floats) -> Thresholds:
-        """Thresholds with random weights; limited ones would cover more than exactly 1 - alpha."""
-        parts = [
-            model.thresholds(phi, weight=draws - model.alpha)
-            for model, *_ in self.fits_along(alphas)
-        ]
+        """Thresholds with random weights U - alpha."""
+        parts = [plain for plain, *_ in self._along(phi, alphas, draws)]
         return Thresholds.nested(parts, alphas)
+
+    def _along(
+        self, phi: Floats, alphas: Alphas, draws: Floats | float = 1.0
+    ) -> Iterator[list[Thresholds]]:
+        """For each alpha the thresholds of all fits that `prepare` makes, with weights U - alpha.
+
+        Many alphas are asked for together, because they share most of the work.
+        """
+        # Limited thresholds would cover more than exactly 1 - alpha.
+        limits = self.limits if np.ndim(draws) == 0 else self.limits[:1]
+        if len(alphas) <= _FEW_ALPHAS:
+            for alpha in alphas:
+                models = [self.fit(factor * alpha, multiple) for factor, multiple in limits]
+                yield [model.thresholds(phi, weight=draws - model.alpha) for model in models]
+            return
+        self.prepare_along(alphas)
+        # A process has each alpha once, in increasing order.
+        numbers = np.searchsorted(np.unique(alphas), alphas)
+        processes = [self._processes[multiple].thresholds(phi, draws) for _, multiple in limits]
+        parts = [list(parts) for parts in zip(*processes, strict=True)]
+        yield from (parts[number] for number in numbers)
 
     def leave_one_out(self, alphas: Alphas, draws: Floats | None) -> Thresholds:
         """Thresholds of the calibration samples, each without itself, in their given order."""
@@ -485,19 +499,6 @@ class LabelParts:
         cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
         return np.asarray((weight * self.labels > (1.0 + _SLACK) * cost).any(axis=1))
 
-    def cell_groups(self, model: QuantileModel) -> list[Codes]:
-        """Cells in groups of equal fitted values: coefficients that a penalty keeps at zero.
-
-        Such a coefficient stays zero with a new row, too, unless the row outweighs the penalty.
-        The rows of one sample for the cells of a group therefore have nearly the same vertex.
-        """
-        offsets = self.offsets(model)
-        order = np.argsort(offsets, kind="stable")
-        with np.errstate(invalid="ignore"):  # the difference of two infinite values
-            steps = np.diff(offsets[order])
-        equal = steps <= _SLACK * np.maximum(np.abs(offsets[order[1:]]), 1.0)
-        return np.split(order, np.flatnonzero(~equal) + 1)
-
     def offsets(self, model: QuantileModel) -> Floats:
         """Fitted values of one sample with the label of each cell, shape (C,)."""
         rows = [self.relabel(self.centres[:1], cell) for cell in range(len(self.labels))]
@@ -582,52 +583,23 @@ def candidate_thresholds(
     low -= _rounding(low, candidates.scale)
     high = np.full(low.shape, np.inf)
     infinite = np.zeros(candidates.n_cells, np.bool_)
-    groups = list(np.arange(candidates.n_cells)[:, None])
     if candidates.parts is not None:
         infinite = candidates.parts.are_infinite(model.alpha, 1.0 - model.alpha)
-        groups = candidates.parts.cell_groups(model)
         if len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS:
-            high = _upper_bounds(model, candidates, candidates.parts, low, groups)
+            high = _upper_bounds(model, candidates, candidates.parts, low)
             high += 2.0 * _rounding(high, candidates.scale)
     status = np.full(low.shape, np.int8(Status.EXACT))
     # Where no calibration point shares a direction, the threshold is infinite.
     unseen = np.isinf(low)
     wanted = (_between(scores, low, high, candidates.cells) | unseen) & ~infinite
     values = low.copy()
-    for group in groups:
-        rows = candidates.rows(group[0])
-        part = _group_thresholds(model, rows, group, candidates.parts, wanted[:, group])
-        values[:, group], status[:, group] = part.values, part.status
+    for cell in np.flatnonzero(wanted.any(axis=0)).tolist():
+        index = np.flatnonzero(wanted[:, cell])
+        part = model.thresholds(candidates.rows(cell)[index])
+        values[index, cell], status[index, cell] = part.values, part.status
     exact = wanted & (_between(scores, low, values, candidates.cells) | unseen)
     values, status = np.where(exact, values, low), np.where(exact, status, np.int8(Status.EXACT))
     values[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
-    return Thresholds(values, status)
-
-
-def _group_thresholds(
-    model: QuantileModel,
-    rows: Floats,
-    group: Codes,
-    parts: LabelParts | None,
-    wanted: Bools,
-    factor: float = 1.0,
-) -> Thresholds:
-    """Thresholds of the rows times `factor` with the labels of G cells, where `wanted` (m, G)."""
-    values = np.full(wanted.shape, np.inf)
-    status = np.full(wanted.shape, np.int8(Status.EXACT))
-    samples = np.flatnonzero(wanted.any(axis=1))
-    step = max(1, _NUMBERS // max(len(group) * rows.shape[1], 1))
-    for start in range(0, len(samples), step):
-        some = samples[start : start + step]
-        sample, member = np.nonzero(wanted[some])
-        goals = rows[some[sample]]
-        if parts is not None:
-            goals = parts.relabel(goals, group[member])
-        # The cells of one sample come one after the other, from vertex to vertex.
-        follows = np.concatenate([[False], sample[1:] == sample[:-1]])
-        part = model.thresholds(factor * goals, follows=follows)
-        values[some[sample], member] = part.values
-        status[some[sample], member] = part.status
     return Thresholds(values, status)
 
 
@@ -668,11 +640,7 @@ def _seen_cell(values: Floats) -> int:
 
 
 def _upper_bounds(
-    model: QuantileModel,
-    candidates: CandidateRows,
-    parts: LabelParts,
-    low: Floats,
-    groups: list[Codes],
+    model: QuantileModel, candidates: CandidateRows, parts: LabelParts, low: Floats
 ) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
     weight = 1.0 - model.alpha
@@ -682,15 +650,12 @@ def _upper_bounds(
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)
     finite = ~parts.are_infinite(model.alpha, _T / _THETA)
-    for group in groups:
-        wanted = np.broadcast_to(finite[group], (len(used), len(group)))
-        # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
-        factor = _T / _THETA / weight
-        half, whole = (
-            _group_thresholds(model, centres[used], group, parts, wanted, share * factor).values
-            for share in (0.5, 1.0)
-        )
-        of_centres[np.ix_(used, group)] = weight * (half + 0.5 * whole)
+    # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
+    factor = _T / _THETA / weight
+    for cell in np.flatnonzero(finite).tolist():
+        goals = factor * parts.relabel(centres[used], cell)
+        half, whole = model.thresholds(0.5 * goals).values, model.thresholds(goals).values
+        of_centres[used, cell] = weight * (half + 0.5 * whole)
     # ``g'beta(g)`` for g = t d / (1 - theta).
     goals = (_T / (1.0 - _THETA) / weight) * (rows - centres[near])
     of_samples = weight * model.thresholds(goals).values

@@ -5,6 +5,7 @@ such as the explorer's, lay out too.
 """
 
 from trustsets.report.content import (
+    MOST_CLASSES,
     bin_lists,
     division_names,
     divisions,
@@ -15,9 +16,9 @@ from trustsets.report.content import (
     percent,
     range_of,
     size_chart,
+    worst_first,
 )
 from trustsets.report.page import page_styles, write_report
-from trustsets.report.samples import MOST_CLASSES, worst_first
 from trustsets.report.verdict import Judgement, Verdict, judge, verdict
 
 __all__ = [

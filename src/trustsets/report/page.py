@@ -22,7 +22,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.plots import Theme, css_variables, deepest_coverage
 from trustsets.predictors import Predictor
 from trustsets.report import content
-from trustsets.report.samples import MOST_CLASSES, MOST_SAMPLES, list_samples, region_cards
+from trustsets.report.content import MOST_CLASSES, MOST_SAMPLES, list_samples, region_cards
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 

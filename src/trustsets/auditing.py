@@ -1,7 +1,12 @@
-"""Under-covered regions that a person can read: searched on one half, tested on the other.
+"""Audits: coverage without a test set, and where it fails without naming the bins beforehand.
 
-A region is a conjunction of a few conditions. The beam search sees the searched half of the samples
-only: where numbers may be divided, which categories are frequent, which region looks worst.
+`audit` evaluates exact leave-one-out sets of the calibration samples. `find_regions` looks for
+under-covered regions that a person can read: conjunctions of a few conditions, searched on one half
+of the samples and tested on the other. Where numbers may be divided, which categories are frequent
+and which region looks worst come from the searched half alone. `excess_risk` measures how well a
+classifier can predict which sets miss the true class.
+
+The file is not called ``audit``, because importing it would hide the function in the package.
 """
 
 import math
@@ -17,11 +22,34 @@ from trustsets._arrays import Codes, Floats
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import LOCAL, PlainData
+from trustsets._quantiles import check_alphas
 from trustsets.errors import InputError
-from trustsets.metrics import Estimate, holm, outcomes_of, share_estimate, under_coverage
+from trustsets.metrics import (
+    Estimate,
+    Evaluation,
+    ExcessRisk,
+    FrequencyBins,
+    evaluate,
+    excess_risk,
+    holm,
+    outcomes_of,
+    share_estimate,
+    under_coverage,
+)
 from trustsets.metrics.covariates import Covariate, covariates, names_of, restrict
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
+
+__all__ = [
+    "Condition",
+    "ExcessRisk",
+    "Region",
+    "Regions",
+    "audit",
+    "excess_risk",
+    "find_regions",
+]
 
 Bools = NDArray[np.bool_]
 Rule = tuple["Condition", ...]
@@ -40,6 +68,74 @@ _SHARES = np.arange(1, 16) / 16
 _LEEWAY = 1 / 48
 # Regions that are extended by one more condition, the best of each length.
 _BEAM = 12
+
+
+def audit(
+    predictor: Predictor,
+    alpha: float = 0.1,
+    *,
+    sets: PredictionSets | None = None,
+    risk: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Measure coverage without a test set: each calibration sample is left out once.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated in this process: files and copies do not hold the calibration samples. All
+        labelled samples may have been used for calibration, as none are needed for a test.
+    alpha : float
+        Allowed miscoverage.
+    sets : PredictionSets, optional
+        ``predictor.leave_one_out(alpha)``, if it was called before.
+    risk : bool
+        Add the excess risk to the metrics; see `trustsets.auditing.excess_risk`. It takes seconds.
+    **options
+        Options of `trustsets.evaluate`, such as ``metrics``, ``bins``, ``level``.
+
+    Notes
+    -----
+    Intervals are those of the coverage of this predictor for new samples, overall or in a bin,
+    given its calibration and tuning samples; for split conformal thresholds with continuous scores
+    that is a theorem, for others it holds up to terms of order p / n for p basis functions.
+
+    Where the predictor itself fixes the coverage of the bins of a table (its own groups, cells or
+    classes), leave-one-out coverage is 1 - alpha there by construction, and CovGap of such a table
+    is below its noise floor. Where something was learned from the calibration samples themselves,
+    which ``predictor.summary()`` says, coverage is slightly overstated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets import ModelOutputs, StandardConformal
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 5))
+    >>> labels = (logits + rng.gumbel(size=(1000, 5))).argmax(axis=1)
+    >>> outputs = ModelOutputs(logits=logits, labels=labels)
+    >>> result = audit(StandardConformal().calibrate(outputs), alpha=0.1)
+    >>> result.left_out, result.coverage.value, result.coverage.lower < 0.9
+    (True, 0.9, True)
+    """
+    if not isinstance(predictor, Predictor):
+        raise InputError(
+            "predictor must be a calibrated predictor, such as "
+            "StandardConformal().calibrate(ModelOutputs(logits=..., labels=...)); got "
+            f"{type(predictor).__name__}."
+        )
+    if not check_alphas(alpha)[1]:
+        raise InputError(f"alpha must be one number; got {alpha}. Audit one alpha after another.")
+    outputs = predictor.calibration_
+    sets = predictor.leave_one_out(float(alpha)) if sets is None else sets
+    frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
+    options["bins"] = frequency | dict(options.get("bins") or {})
+    result = evaluate(sets, outputs, **options)
+    shared = {name: options[name] for name in ("level", "seed") if name in options}
+    more = excess_risk(sets, outputs, **shared).metrics if risk else {}
+    return replace(result, left_out=True, n_calibration=predictor.n_calibration_, more=more)
+
+
+# ---- Regions ----------------------------------------------------------------------------------
 
 
 @final
