@@ -7,6 +7,7 @@ It prints one column for each package of ``src/``. It reads the text and imports
 """
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -34,8 +35,7 @@ def main(checkout: Path) -> None:
     print(f"{'':<36}" + "".join(f"{package:>20}" for package in columns))
     for row in next(iter(columns.values())):
         print(f"{row:<36}" + "".join(f"{column[row]:>20}" for column in columns.values()))
-    pages = [checkout / "README.md", *(checkout / "docs").rglob("*.md")]
-    print(f"\nwords of the site and the README: {sum(map(words_of_page, pages)):,}")
+    print(f"\nwords of the site and the README: {sum(map(words_of_page, pages(checkout))):,}")
 
 
 def measure(root: Path) -> dict[str, str]:
@@ -102,6 +102,17 @@ def docstring_words(tree: ast.Module) -> int:
         ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
     ]
     return sum(map(word_count, texts))
+
+
+def pages(checkout: Path) -> Iterator[Path]:
+    """The README and the pages of the site; what the site leaves out or shows as a file is none."""
+    settings = (checkout / "mkdocs.yml").read_text(encoding="utf-8")
+    block = re.search(r"^exclude_docs: \|\n((?:  .*\n)*)", settings, flags=re.MULTILINE)
+    left_out = [line.strip().strip("/") for line in block[1].splitlines()] if block else []
+    yield checkout / "README.md"
+    for path in sorted((checkout / "docs").rglob("*.md")):
+        if not path.relative_to(checkout / "docs").as_posix().startswith(tuple(left_out)):
+            yield path
 
 
 def words_of_page(path: Path) -> int:

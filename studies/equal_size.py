@@ -1,6 +1,6 @@
 """Methods at the same alpha, and at the mean set size of the default, on data that ship.
 
-Writes docs/results/equal_size.md; ten splits of each task, some minutes.
+Writes docs/results/equal_size.md; five splits of each task, some minutes.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def methods(trust: object) -> dict[str, object]:
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     sections = [f"# Methods at equal mean set size\n{ABOUT}"]
     for name in ("real", "digits"):

@@ -28,7 +28,12 @@ PAGES: dict[str, tuple[str, str, str]] = {
     "equal_size.md": (
         "python studies/equal_size.py",
         "the two tasks of `trustsets demo`, which ship with the package",
-        "1 to 10",
+        "1 to 5",
+    ),
+    "rare_classes.md": (
+        "python studies/rare_classes.py --bench {data}",
+        "ham10000 and cifar100lt, on which the defaults were chosen",
+        "1 to 3",
     ),
 }
 

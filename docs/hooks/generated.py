@@ -4,6 +4,7 @@ A page of `docs/howto` that has the name of a script shows it where it says ``{{
 Other scripts get a page of their own, whose words are the docstring.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from social import social_image
 from statuses import status_page
 
 ROOT = Path(__file__).parents[2]
+# Tables that are files, not pages: by the name of the file on the site, where they are.
+RESULT_FILES = {
+    "equal_size.txt": "docs/results/equal_size.md",
+    "rare_classes.txt": "docs/results/rare_classes.md",
+    "paper_tables.txt": "docs/results/overview/README.md",
+    "paper_elements.txt": "docs/results/paper_elements.md",
+    "benchmarks.txt": "benchmarks/README.md",
+    "studies.txt": "studies/README.md",
+}
 PLACEHOLDER, HEADLINE = "{{ example }}", "{{ headline }}"
 _SECTIONS: dict[str, str] = {}
 
@@ -31,6 +41,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     blocks = building_blocks_page(ROOT / "docs" / "reference")
     files.append(File.generated(config, "reference/building_blocks.md", content=blocks))
     files.append(File.generated(config, "figures/rooms.svg", content=rooms_picture()))
+    for name, source in RESULT_FILES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"results/files/{name}", content=text))
     for name, draw in PICTURES.items():
         files.append(File.generated(config, f"figures/{name}.svg", content=draw()))
     titles = _titles(config.nav)
@@ -43,11 +56,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put the scripts into the pages that are written around them."""
     section = _SECTIONS.get(page.file.src_uri)
     markdown = markdown.replace(HEADLINE, headline(for_readme=False))
+    if page.file.src_uri == "guarantees.md":
+        markdown = _with_marks(markdown)
     if PLACEHOLDER not in markdown:
         return markdown
     if section is None:
         raise ValueError(f"{page.file.src_uri}: no script of examples/ has the name of this page")
     return markdown.replace(PLACEHOLDER, section)
+
+
+def _with_marks(markdown: str) -> str:
+    """Names of tests as small marks, which show the name when pointed at."""
+    return re.sub(
+        r"\((`tests/[^)]*)\)",
+        lambda found: f'<small title="{found[1].replace("`", "")}">(tested)</small>',
+        markdown,
+    )
 
 
 def _add_example(

@@ -6,6 +6,7 @@ from .basis import Classes as Classes
 from .basis import Custom as Custom
 from .basis import Groups as Groups
 from .basis import Intercept as Intercept
+from .basis import Learned as Learned
 from .basis import Polynomial as Polynomial
 from .basis import PrincipalComponents as PrincipalComponents
 from .errors import TrustSetsError as TrustSetsError

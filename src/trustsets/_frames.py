@@ -17,7 +17,7 @@ def needed(module: str, purpose: str, extra: str = "tables") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
+        package = (error.name or module).partition(".")[0]
         raise InputError(
             f"{purpose} needs {package}, which is not installed ({error}). Install it with: "
             f'pip install "trustsets[{extra}]"'

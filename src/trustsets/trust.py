@@ -191,6 +191,12 @@ class TrustScore(Estimator):
         # A single class has an infinite other distance; an infinite own distance gives 0.
         return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
 
+    @property
+    def training_features_(self) -> FloatArray:
+        """The training features as they were passed, shape (m, d), in the order of the classes."""
+        self._require_fit()
+        return self._stored
+
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
         self._require_fit()

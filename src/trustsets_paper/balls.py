@@ -204,28 +204,13 @@ class Neighbourhoods:
 class BallCurve:
     """CovGap over balls against their radius; radii at which balls cannot grow are left out.
 
-    Attributes
-    ----------
-    radii : array of shape (R,)
-        Radius of the balls before they grow.
-    gap, standard_error : arrays of shape (R,)
-        Mean CovGap (percent) over the trials, and its standard error (``trial_spread``
-        over the root of the number of trials). It measures the drawing of balls, not of test
-        samples.
-    trial_spread : array of shape (R,)
-        Standard deviation over trials.
-    floor : array of shape (R,)
-        Exact expected CovGap of a perfect method over the balls.
-    eligible : int array of shape (R,)
-        Number of balls.
-    count : array of shape (R,)
-        Mean number of samples in a ball.
+    The standard error measures the drawing of balls, not that of test samples.
     """
 
-    radii: Floats
-    gap: Floats
-    standard_error: Floats
-    trial_spread: Floats
-    floor: Floats
-    eligible: Ints
-    count: Floats
+    radii: Floats  # (R,), before the balls grow
+    gap: Floats  # mean CovGap over the trials, in percent
+    standard_error: Floats  # `trial_spread` over the root of the number of trials
+    trial_spread: Floats  # standard deviation over trials
+    floor: Floats  # expected CovGap of a perfect method over the balls, exact
+    eligible: Ints  # number of balls
+    count: Floats  # mean number of samples in a ball

@@ -328,9 +328,7 @@ class PluginConformal(_Baseline):
     This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
     for it, and all samples share one fit. In return, there is **no finite-sample guarantee**. With
     p basis functions and scores without ties, coverage is lower than 1 - alpha by about
-    (1/2 - alpha) p / n. A sample that uses a direction of the function class that no calibration
-    sample has gets a full set. Other parameters than `basis` are those of `StandardConformal`; the
-    publication uses indicators of overlapping groups, ``Groups()``.
+    (1/2 - alpha) p / n. The publication uses indicators of overlapping groups, ``Groups()``.
 
     References
     ----------
@@ -415,9 +413,8 @@ class Atypicality(Statistic):
     .. math:: a(x) = -\max_c \log N(x; \mu_c, \Sigma) = \tfrac12 \big( r \log 2\pi +
         \log\det\Sigma + \min_c \|W'(x - \mu_c)\|^2 \big), \qquad W W' = \Sigma^{-1}.
 
-    Where the covariance is singular (fewer samples than dimensions, or constant features), the
-    density is that on the r-dimensional span of the training deviations from the class means;
-    directions outside of it are ignored. Use `Atypicality.from_training` to make one.
+    Where the covariance is singular, the density is that on the r-dimensional span of the training
+    deviations from the class means. `Atypicality.from_training` makes one.
 
     References
     ----------
@@ -577,9 +574,8 @@ def oracle_sets(probabilities: Any, alpha: float = 0.1, classes: Any = None) -> 
     With true probabilities p_(1) >= p_(2) >= ... of a sample, its set holds the k most
     likely classes (the first columns among equals), k the smallest number with
     ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Coverage then holds for
-    every single sample, and no sets with that property are smaller. Thresholds are in the scale of
-    `APS`. Sums near 1 - alpha are compared exactly, and probabilities and alpha are read as the
-    decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
+    every single sample. Sums near 1 - alpha are compared exactly, and probabilities and alpha are
+    read as the decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
 
     Examples
     --------

@@ -12,7 +12,6 @@ from trustsets.cli import argument, console, expanded, option
 from trustsets.errors import InputError
 from trustsets_paper.authors import ReleasedTrust, released_files
 from trustsets_paper.authors import compare_trust as compare_released
-from trustsets_paper.datasets import SHOWN
 from trustsets_paper.pages import (
     TIME_HEADER,
     time_rows,
@@ -180,6 +179,8 @@ def train(
 
 def _name_unreadable(folder: Path) -> None:
     """Say which images were left out: the first few, and where all of them are."""
+    from trustsets_paper.datasets import SHOWN
+
     path = folder / UNREADABLE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if lines:

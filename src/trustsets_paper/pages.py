@@ -126,7 +126,6 @@ def write_overview(
             correlation_table(runs),
         ],
         draw_figures(runs, root / "figures") if figures else {},
-        [_times(cache)],
     )
     write_text(root / "tables" / "claims.md", claims)
     return [("Claims", claims), *texts]

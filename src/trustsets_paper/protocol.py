@@ -1,10 +1,8 @@
 """The paper's protocol on one dataset: options, methods, and the experiment stage by stage.
 
-The stages are trust, temperature, sets and metrics. A cell is one (seed, score, method, degree).
-Which of its sets contain the label and how large they are is stored, and the metrics follow from
-that. Results are stored by the content of their inputs: equal inputs are never worked on twice, a
-changed option gives new keys to what depends on it and to nothing else, and no stored result can be
-out of date. A killed run continues where it was, and a damaged file is made again.
+The stages are trust, temperature, sets and metrics. Results are stored by the content of their
+inputs: equal inputs are never worked on twice, and a changed option gives new keys to what depends
+on it and to nothing else. A killed run continues where it was, and a damaged file is made again.
 """
 
 import os
@@ -296,7 +294,9 @@ def choose_methods(source: Source, options: Options) -> tuple[list[Method], list
     if source.has_trust:
         needed = _width(_DEFAULT_DEGREE) / (1 - _TUNING_SHARE)
         uses = ("default trust", "features", "groups")
-        default = Method(DEFAULT, _packages(), n_functions=int(np.ceil(needed)) + 1, uses=uses)
+        n_functions = int(np.ceil(needed)) + 1
+        # One row: the score is part of the default.
+        default = Method(DEFAULT, _packages(), None, n_functions, uses, main_only=True)
         methods.append(default)
         if options.ablation:
             methods += _ablation(options.degree)
@@ -462,31 +462,15 @@ class Cell:
 @final
 @dataclass
 class Run:
-    """Results of an experiment.
+    """Results of an experiment; lists have one item for each seed."""
 
-    Attributes
-    ----------
-    source : Source
-        The samples; where there are training samples, with the paper's trust scores.
-    seeds : tuple of int
-        Seeds run: one where the split is fixed.
-    evaluations : dict of Cell to list of Evaluation
-        One for each seed.
-    balls : dict of Cell to list of BallCurve
-        CovGap over balls by seed, where balls were drawn.
-    temperatures : list of float
-        By seed.
-    left_out : list of str
-        What the data did not allow, in words.
-    """
-
-    source: Source
+    source: Source  # with the paper's trust scores, where there are training samples
     options: Options
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # one where the split is fixed
     evaluations: dict[Cell, list[Evaluation]] = field(default_factory=dict)
     balls: dict[Cell, list[BallCurve]] = field(default_factory=dict)
     temperatures: list[float] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # what the data did not allow, in words
 
     @property
     def correlations(self) -> list[Correlation]:

@@ -1,20 +1,9 @@
 """The model outputs that an experiment runs on, and the folder that extraction writes.
 
 A source is a folder of ``trustsets paper extract``, a pair of files ``NAME_pool`` and
-``NAME_train``, or any file of model outputs with or without a file of training samples. The folder:
-
-::
-
-    FOLDER/
-      dataset.json            dataset, classes, seed, setting, and at the end the rows of each part
-      train/                  features, labels, predicted classes and rows in shards; no logits
-      pool/                   logits, features, labels and rows, to be split by seed
-      val/ test/              instead of pool, where the dataset fixes the split
-      PART/samples.parquet    path, label and groups of every listed image
-      unreadable.txt          part, path and reason of every image that could not be read
-
-``rows`` are row numbers of ``samples.parquet``; those of unreadable images are absent. Labels are
-positions in ``classes``. Features are float16 from a GPU and float32 from a CPU.
+``NAME_train``, or any file of model outputs with or without a file of training samples. The page
+about the paper describes the folder. ``rows`` in its shards are row numbers of ``samples.parquet``;
+those of unreadable images are absent. Labels are positions in ``classes``.
 """
 
 import json
@@ -153,18 +142,9 @@ def read_source(
 ) -> Source:
     """Find and read the outputs of a dataset.
 
-    Parameters
-    ----------
-    name : str
-        Name of the dataset.
-    data : path
-        A folder that ``trustsets paper extract`` wrote; a folder with ``NAME_pool`` and
-        ``NAME_train`` files; or one file of outputs. Files are ``.npz``, ``.parquet`` or
-        ``.safetensors``.
-    train : path, optional
-        File of training samples, for a single file of outputs.
-    groups : sequence of str
-        Arrays that are group columns, besides those called ``group_NAME``.
+    `data` is a folder that ``trustsets paper extract`` wrote, or one that holds such a folder; a
+    folder with ``NAME_pool`` and ``NAME_train`` files; or one file of outputs, to which `train` may
+    add training samples. `groups` are arrays that are group columns, besides ``group_NAME``.
     """
     from trustsets.files import open_outputs, read_training
 

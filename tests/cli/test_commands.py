@@ -347,13 +347,13 @@ def test_debug_warnings_and_stops(run, folder, monkeypatch):
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
 def test_an_interrupt_while_modules_are_imported_ends_quietly(after, folder):
     """It ended in a traceback and exit code 1."""
-    code = "import time, sys; print('ready', flush=True)\nfrom trustsets.cli import main; main()"
+    code = "from trustsets.cli import main; print('ready', flush=True); main()"
     words = ["predict", "standard.trustsets", "new.npz", "-o", "s.csv"]
     child = subprocess.Popen(
         [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     child.stdout.readline()
-    time.sleep(0.15 + after)
+    time.sleep(0.05 + after)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate()
     # A signal that arrives when all is done ends the interpreter as it ends any other program.

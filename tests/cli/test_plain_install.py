@@ -92,4 +92,7 @@ def test_what_needs_another_package_says_how_to_install_it(tmp_path):
         assert done.returncode == 2, done.stderr
         words = " ".join(done.stderr.split())
         assert "needs pyarrow, which is not installed" in words
-        assert 'pip install "trustsets[tables]"' in words
+        assert 'pip install "trustsets[tables]"' in words and ".part" not in words
+    assert run_without(tmp_path, "paper --help").returncode == 0
+    done = run_without(tmp_path, "paper extract imagenet --images . --weights x.pt")
+    assert done.returncode == 2 and 'pip install "trustsets[all]"' in done.stderr, done.stderr

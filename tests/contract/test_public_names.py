@@ -22,6 +22,7 @@ PINNED = {
     "Evaluation",
     "Groups",
     "Intercept",
+    "Learned",
     "Margin",
     "ModelOutputs",
     "MondrianConformal",

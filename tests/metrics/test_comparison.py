@@ -264,6 +264,12 @@ def test_rows_at_equal_size_are_judged_against_the_same_target():
     assert "| size of conditional | split " in table.to_markdown()
 
 
+def test_few_samples_have_no_excess_risk():
+    predictors = {"split": calibrated()["split"]}
+    columns = [compare(predictors, outputs=draw(n, 1), n_bootstrap=5).columns for n in (49, 50)]
+    assert [("excess_risk.under" in names) for names in columns] == [False, True]
+
+
 def test_predictors_over_seeds_are_averaged():
     seeds = (0, 1)
     predictors = {"split": [calibrated(seed)["split"] for seed in seeds]}

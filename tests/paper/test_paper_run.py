@@ -134,7 +134,7 @@ def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
     [
         (["--data", "nowhere"], "no such file"),
         (["--degrees", "0"], "--degrees must be a list"),
-        (["--scores", "LAC"], "none of softmax, APS, RAPS"),
+        (["--scores", "SAPS"], "none of softmax, APS, RAPS"),
         (["--alpha", "1.5"], "alpha must lie"),
         (["--group", "colour"], "no group column 'colour'"),
         (["--rank-edges", "1,x"], "--rank-edges must be quantiles, or a list"),

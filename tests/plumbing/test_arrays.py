@@ -6,9 +6,11 @@ import pytest
 
 from trustsets import _arrays as arrays
 from trustsets._arrays import (
+    MISSING,
     check_finite,
     column,
     floating_matrix,
+    group_column,
     read_only,
     texts_of,
     to_numpy,
@@ -95,6 +97,12 @@ def test_missing_values_of_any_kind_are_refused(missing):
     with pytest.raises(InputError, match="missing values"):
         column(np.array(["a", missing], dtype=object), "x", 2)
     assert column(np.array(["a", "nan"], dtype=object), "x", 2).tolist() == ["a", "nan"]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
+def test_missing_groups_are_a_group_of_their_own(missing):
+    assert group_column(np.array(["a", missing], dtype=object), "x", 2).tolist() == ["a", MISSING]
+    assert group_column([3.0, np.nan], "x", 2).tolist() == ["3", MISSING] == ["3", "(missing)"]
 
 
 @pytest.mark.parametrize("values", [["a", "long"], [1, 20], [True, False], [1.5, 2.0]])

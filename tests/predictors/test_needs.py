@@ -12,6 +12,8 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     MondrianConformal,
+    Polynomial,
+    Trust,
     TrustScore,
     evaluate,
 )
@@ -109,9 +111,11 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     train, calibration, tuning, test = (make_outputs(n, seed=n) for n in (80, 500, 200, 50))
     trust = TrustScore().fit(train.features, train.labels)
     other = tuning if own_tuning else None
-    first = ConditionalConformal(trust=trust).calibrate(calibration, tuning=other)
+    # The default would fit its components on training features, where there is a trust score.
+    basis = Polynomial(3, (Confidence(transform="rank"), Trust(transform="rank")))
+    first = ConditionalConformal(basis=basis, trust=trust).calibrate(calibration, tuning=other)
     known = [part if part is None else part.with_trust(trust) for part in (calibration, other)]
-    second = ConditionalConformal().calibrate(known[0], tuning=known[1])
+    second = ConditionalConformal(basis=basis).calibrate(known[0], tuning=known[1])
     sets = first.predict_set(test)
     own = trust.score(test.features, test.predicted)
     assert same(second.predict_set(test.replace(trust=own)), sets)

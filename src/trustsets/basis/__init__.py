@@ -1,6 +1,6 @@
 """Function classes: what coverage is conditioned on."""
 
-from trustsets.basis.auto import BasisChoice, choose_basis
+from trustsets.basis.auto import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.basis.base import (
     Basis,
     FittedBasis,
@@ -11,9 +11,11 @@ from trustsets.basis.base import (
 )
 from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies, Product
+from trustsets.basis.learned import Learned
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
+    "FEWEST_TO_LEARN",
     "Basis",
     "BasisChoice",
     "Bins",
@@ -29,6 +31,7 @@ __all__ = [
     "FittedSum",
     "Groups",
     "Intercept",
+    "Learned",
     "Partition",
     "Polynomial",
     "PrincipalComponents",

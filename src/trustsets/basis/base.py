@@ -6,12 +6,12 @@ Coverage is then guaranteed over every function ``f(x) = phi(x)' beta`` of the f
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats
+from trustsets._arrays import Array, Codes, Floats
 from trustsets._storage import require, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -122,10 +122,27 @@ class Basis(ABC):
     def fit(self, outputs: ModelOutputs) -> FittedBasis:
         """Learn from samples; labels are not used."""
 
-    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> FittedBasis:
+    def fit_parts(
+        self,
+        calibration: ModelOutputs,
+        tuning: ModelOutputs,
+        *,
+        scores: Floats | None = None,
+        training: Array | None = None,
+    ) -> FittedBasis:
         """Fit what learns on tuning samples, and the rest on calibration samples.
 
         A part that does not learn only takes names from the data, such as those of groups.
+
+        Parameters
+        ----------
+        calibration, tuning : ModelOutputs
+            The same object where no samples were set aside.
+        scores : array, optional
+            Nonconformity scores of the labels of the tuning samples, for functions that are
+            learned from them.
+        training : array, optional
+            Features of training samples of the classifier, which are neither of these samples.
         """
         return self.fit(tuning if self.learns else calibration)
 
@@ -175,9 +192,12 @@ class Sum(Basis):
         """Fit every part."""
         return FittedSum(tuple(part.fit(outputs) for part in self.parts))
 
-    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> "FittedSum":
+    def fit_parts(
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
+    ) -> "FittedSum":
         """Fit each part on the samples that it should see."""
-        return FittedSum(tuple(part.fit_parts(calibration, tuning) for part in self.parts))
+        fitted = (part.fit_parts(calibration, tuning, **learned_from) for part in self.parts)
+        return FittedSum(tuple(fitted))
 
 
 @final

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import comb
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, floating_matrix
+from trustsets._arrays import Array, Codes, Floats, floating_matrix
 from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
 from trustsets._storage import require, require_numbers, storable
@@ -23,13 +23,20 @@ __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
 
 # Far beyond any use; a file that claims more would only take memory.
 _LARGEST_DEGREE = 1000
+# Numbers of the training features that principal components are computed from.
+_MOST_NUMBERS = 1 << 23
+# Subspace iteration: directions besides those wanted, and steps.
+_MORE_DIRECTIONS = 10
+_ITERATIONS = 5
+# Relative to the largest: with a smaller standard deviation a component is constant.
+_SMALLEST_DEVIATION = 1e-6
 
 
 @final
 @storable
 @dataclass(frozen=True)
 class Intercept(Basis, FittedBasis):
-    """Constant functions only: coverage on average, as in `StandardConformal`.
+    """Constant functions only: marginal coverage, as in `StandardConformal`.
 
     Examples
     --------
@@ -178,6 +185,20 @@ class FittedPolynomial(FittedBasis):
 class PrincipalComponents(Basis):
     """Linear functions of the leading principal components of the features, and constants.
 
+    Parameters
+    ----------
+    n_components : int
+        Number of components.
+    penalty : float
+        What a unit of each coefficient costs in the fit, in calibration samples, as in
+        `Polynomial`. Components are divided by their standard deviations where it is positive.
+        Coverage weighted by a linear function then holds up to ``penalty * sum |coefficient| /
+        (n + 1)``, and components that predict nothing do not enlarge the sets.
+    source : {"tuning", "training"}
+        Where the directions come from: tuning samples, or the training features that the trust
+        score of the predictor holds, which costs no samples. Without a trust score both are tuning
+        samples, and then there are fewer components where the tuning samples cannot give as many.
+
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -187,28 +208,53 @@ class PrincipalComponents(Basis):
     """
 
     n_components: int = 20
+    penalty: float = 0.0
+    source: Literal["tuning", "training"] = "tuning"
 
     def __post_init__(self) -> None:
+        check_not_negative(penalty=self.penalty)
         if self.n_components != int(self.n_components) or self.n_components < 1:
             raise InputError(f"n_components must be 1 or more; got {self.n_components}.")
+        if self.source not in ("tuning", "training"):
+            raise InputError(f'source takes "tuning" or "training"; got {self.source!r}.')
 
     learns = True
 
     def fit(self, outputs: ModelOutputs) -> "FittedComponents":
-        """Find the directions of largest variance."""
-        from sklearn.decomposition import PCA
+        """Find the directions of largest variance of the features."""
+        return self.fit_features(_features(outputs))
 
-        features = _features(outputs)
+    def fit_parts(
+        self,
+        calibration: ModelOutputs,
+        tuning: ModelOutputs,
+        *,
+        scores: Floats | None = None,
+        training: Array | None = None,
+    ) -> "FittedComponents":
+        """Fit on the tuning samples, or on training features if there are any."""
+        if self.source == "training" and training is not None:
+            return self.fit_features(training)
+        return self.fit(tuning)
+
+    def fit_features(self, features: Array) -> "FittedComponents":
+        """Find the directions of largest variance of these features, shape (n, d)."""
         if self.n_components > min(features.shape):
             raise InputError(
                 f"n_components={self.n_components} exceeds what {features.shape[0]} samples of "
                 f"dimension {features.shape[1]} can give; ask for fewer."
             )
-        # The covariance has enough digits for the leading directions, and decomposing it is ten
-        # times faster than a singular value decomposition of many samples.
-        solver = "covariance_eigh" if features.shape[0] > features.shape[1] else "full"
-        pca = PCA(self.n_components, svd_solver=solver).fit(features.astype(np.float64))
-        return FittedComponents(pca.mean_, np.ascontiguousarray(pca.components_))
+        if self.source == "training":
+            mean, directions, deviations = _leading_directions(features, self.n_components)
+        else:
+            mean, directions, deviations = _exact_directions(features, self.n_components)
+        if self.penalty > 0.0:
+            # Directions in which the features do not vary would only be rounding errors.
+            varies = deviations > _SMALLEST_DEVIATION * deviations.max()
+            directions = (
+                np.where(varies, 1.0 / np.where(varies, deviations, 1.0), 0.0)[:, None] * directions
+            )
+        return FittedComponents(mean, np.ascontiguousarray(directions), self.penalty)
 
 
 @final
@@ -219,11 +265,13 @@ class FittedComponents(FittedBasis):
 
     mean: Floats
     directions: Floats
+    penalty: float = 0.0
 
     def check_state(self) -> None:
         """Refuse arrays that no fit gives."""
         require_numbers(self.mean, "FittedComponents.mean", None)
         require_numbers(self.directions, "FittedComponents.directions", None, self.mean.size)
+        require(0.0 <= self.penalty < np.inf, "FittedComponents.penalty", "must not be negative")
 
     @property
     def width(self) -> int:
@@ -247,10 +295,49 @@ class FittedComponents(FittedBasis):
         for_each_block(project, *features.shape)
         return np.ascontiguousarray(columns)
 
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+        """Return one row for each component."""
+        rows = self.penalty * np.eye(self.width)[1:]
+        return rows if self.penalty > 0.0 else rows[:0]
+
     @property
     def description(self) -> str:
         """The functions in words."""
         return f"linear function of the first {len(self.directions)} principal components"
+
+
+def _exact_directions(features: Array, count: int) -> tuple[Floats, Floats, Floats]:
+    """Mean, directions and standard deviations of the leading principal components."""
+    from sklearn.decomposition import PCA
+
+    # The covariance has enough digits for the leading directions, and decomposing it is ten times
+    # faster than a singular value decomposition of many samples.
+    solver = "covariance_eigh" if features.shape[0] > features.shape[1] else "full"
+    pca = PCA(count, svd_solver=solver).fit(features.astype(np.float64))
+    return pca.mean_, pca.components_, np.sqrt(pca.explained_variance_)
+
+
+def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Floats]:
+    """The same from at most `_MOST_NUMBERS` numbers, by subspace iteration.
+
+    Any directions will do for a function class, and these take a second where an exact
+    decomposition of many wide features takes minutes.
+    """
+    stride = -(-features.size // _MOST_NUMBERS)
+    rows = features[::stride].astype(np.float64)
+    # Sums round: in this order, that in which the samples came does not show in the last digits.
+    rows = rows[np.argsort(np.einsum("ij,ij->i", rows, rows), kind="stable")]
+    mean = rows.mean(axis=0)
+    rows -= mean
+    width = min(count + _MORE_DIRECTIONS, *rows.shape)
+    span = np.random.default_rng(0).normal(size=(rows.shape[1], width))
+    for _ in range(_ITERATIONS):
+        span = np.linalg.qr(rows.T @ (rows @ span))[0]
+    singular, rotation = np.linalg.svd(rows @ span, full_matrices=False)[1:]
+    directions = (rotation @ span.T)[:count]
+    largest = np.abs(directions).argmax(axis=1)
+    directions *= np.sign(directions[np.arange(len(directions)), largest])[:, None]
+    return mean, directions, singular[:count] / np.sqrt(max(1, len(rows) - 1))
 
 
 def _features(outputs: ModelOutputs) -> NDArray[Any]:
@@ -265,7 +352,7 @@ def _features(outputs: ModelOutputs) -> NDArray[Any]:
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep coverage on average. The row of a sample
+    Include a constant (or add `Intercept()`) to keep marginal coverage. The row of a sample
     must depend on that sample alone. A predictor that uses it is saved with the *name* of the
     function, ``module:function``, so the function must be defined at the top of a module.
     Loading a file never imports a module: import it before you load.

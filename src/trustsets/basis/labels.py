@@ -6,7 +6,7 @@ each class in the basis, it holds given each class.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _PRIOR_SAMPLES = 5.0
 @storable
 @dataclass(frozen=True)
 class Classes(Basis):
-    """One indicator for each candidate class: coverage given the class.
+    """One indicator for each candidate class: class-conditional coverage.
 
     Parameters
     ----------
@@ -268,10 +268,12 @@ class Product(Basis):
         """Fit both factors."""
         return FittedProduct(self.left.fit(outputs), self.right.fit(outputs))
 
-    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> "FittedProduct":
+    def fit_parts(
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
+    ) -> "FittedProduct":
         """Fit each factor on the samples that it should see."""
-        parts = (part.fit_parts(calibration, tuning) for part in (self.left, self.right))
-        return FittedProduct(*parts)
+        left = self.left.fit_parts(calibration, tuning, **learned_from)
+        return FittedProduct(left, self.right.fit_parts(calibration, tuning, **learned_from))
 
 
 @final

@@ -41,8 +41,8 @@ class Groups(Partition):
         at alpha, from above those of the fit at alpha / 4 with twice the penalty. Thresholds
         are then finite for groups of any size, and the coverage of a value with m expected
         calibration samples can be lower than 1 - alpha by at most ``penalty / m``. Add
-        `Intercept()`, or another class that contains the constants, to keep coverage on
-        average. Partitions ignore the penalty.
+        `Intercept()`, or another class that contains the constants, to keep marginal
+        coverage. Partitions ignore the penalty.
 
     Examples
     --------

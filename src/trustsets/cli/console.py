@@ -208,9 +208,11 @@ def plain_warnings() -> Iterator[None]:
 
 
 def is_input_error(error: Exception) -> bool:
-    """Whether the person can repair it: the package's own errors, and those of files."""
+    """Whether the person can repair it: the package's own errors, files, and missing packages."""
     from trustsets.errors import TrustSetsError
 
+    if isinstance(error, ModuleNotFoundError):
+        return not (error.name or "").startswith("trustsets")
     return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
 
 
@@ -225,6 +227,8 @@ def print_error(error: Exception) -> None:
             text += " The disk is full; an earlier output is as it was. Free some space."
     elif isinstance(error, UnicodeEncodeError):
         text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
+    elif isinstance(error, ModuleNotFoundError):
+        text = f'this needs {error.name}; install it with: pip install "trustsets[all]"'
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
     _print_to_stderr("Error", "bold red", text)

@@ -18,7 +18,6 @@ from trustsets.errors import InputError
 from trustsets.metrics import binomial_interval, compare, evaluate, sets_of_size
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, StandardConformal
-from trustsets.report import write_report
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
@@ -266,6 +265,8 @@ def compare_methods(task: DemoTask, report: Path, *, step: Step = nullcontext) -
         size = float(shown[CONDITIONAL].sizes.mean())
         sets = shown | {MATCHED: sets_of_size(predictors[SPLIT], test, size)}
     with step("writing the report"):
+        from trustsets.report import write_report  # here, so that imports are not too deep
+
         write_report(
             report,
             {name: evaluate(item, test) for name, item in shown.items()},

@@ -120,7 +120,6 @@ class OutputsFile:
     stored_classes: Array | None
     table: TableColumns
     row: Column | None = None
-    in_memory: bool = False
 
     def __post_init__(self) -> None:
         columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
@@ -136,10 +135,6 @@ class OutputsFile:
     def n_classes(self) -> int:
         """Number of classes K."""
         return self.values.shape[1]
-
-    def with_classes(self, classes: Any) -> Self:
-        """The same samples with other class names."""
-        return replace(self, class_names=np.asarray(classes))
 
     def without_labels(self) -> Self:
         """The same samples as if they had no labels."""
@@ -194,7 +189,7 @@ class OutputsFile:
             groups = fields.setdefault("groups", {})
             groups[name] = group_column(values, f"{self.path}: group {name!r}", stop - start)
         # Rows of a table may be anywhere in a data set; those of a file are numbered by it.
-        rows = None if self.in_memory else np.arange(start, stop)
+        rows = np.arange(start, stop)
         if self.row is not None:
             rows = self.row.read_names(start, stop)
         try:
@@ -286,7 +281,7 @@ def open_table(
     """Open outputs in an Arrow table, or a frame of pandas or polars, as `open_outputs` does."""
     arrays = arrow_columns(arrow_table(table))
     source = _resolve(Path("table"), arrays, groups, ids, classes, columns, PLAIN)
-    return replace(source, row=arrays.get(ROW), in_memory=True)
+    return replace(source, row=arrays.get(ROW))
 
 
 def arrow_table(table: Any) -> Any:

@@ -221,8 +221,7 @@ def predict_table(
     >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
     """
-    import pyarrow as pa
-
+    pa = needed("pyarrow", "predict_table")
     rows, classes = arrow_table(table), predictor.classes_
     if rows.num_rows:
         source = open_table(
@@ -373,6 +372,8 @@ def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Arra
                     f"{target}: the class {name!r} holds {_SEPARATOR!r}, which separates the "
                     "classes of a set in a CSV file. Write .jsonl or .parquet."
                 )
+    if suffix == ".parquet":
+        needed("pyarrow", f"{target}: a Parquet file")
     with storage.atomic_path(target) as temporary:
         if suffix == ".parquet":
             _write_parquet(temporary, blocks)
@@ -383,7 +384,7 @@ def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Arra
 
 
 def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
-    pa = needed("pyarrow", f"{path}: a Parquet file")
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer = None

@@ -21,7 +21,7 @@ from trustsets.metrics.catalogue import (
 )
 from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor
 from trustsets.metrics.inference import Estimate, bootstrap_gaps
-from trustsets.metrics.risk import excess_risk
+from trustsets.metrics.risk import FEWEST, excess_risk
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
 
@@ -335,10 +335,12 @@ def _measured(
         n_bootstrap=n_bootstrap,
         seed=seed,
     )
-    # Without set sizes, which differ by method, among the inputs of the classifier.
-    risk = excess_risk(covered, outputs, alpha=alpha, n_permutations=0, seed=seed)
-    used = {"alpha": Estimate(float(np.asarray(sets.alpha)))}
-    return replace(evaluation, more=used | risk.metrics)
+    more = {"alpha": Estimate(float(np.asarray(sets.alpha)))}
+    if len(outputs) >= FEWEST:
+        # Without set sizes, which differ by method, among the inputs of the classifier.
+        risk = excess_risk(covered, outputs, alpha=alpha, n_permutations=0, seed=seed)
+        more |= risk.metrics
+    return replace(evaluation, more=more)
 
 
 # ---- Tables ---------------------------------------------------------------------------------

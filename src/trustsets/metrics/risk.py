@@ -22,7 +22,7 @@ from trustsets.sets import PredictionSets
 
 DEFAULT_KINDS = ("confidence", "trust", "entropy", "margin", "sizes", "groups", "components")
 _FOLDS = 5
-_FEWEST = 50
+FEWEST = 50
 # Small trees and small steps: a classifier that fits noise less finds more of the excess risk
 # (benchmarks/ert.py has the figures for scikit-learn's own defaults).
 BOOSTING = {"max_iter": 100, "max_leaf_nodes": 8, "learning_rate": 0.05}
@@ -150,8 +150,8 @@ def excess_risk(
     """
     covered, sizes, alpha = outcomes_of(sets, outputs, alpha)
     n, target = covered.size, 1.0 - alpha
-    if n < _FEWEST:
-        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {n}.")
+    if n < FEWEST:
+        raise InputError(f"excess_risk needs at least {FEWEST} samples; got {n}.")
     check_least(0, n_permutations=n_permutations)
     check_open(level=level)
     columns = covariates(outputs, sizes, by, DEFAULT_KINDS, n_components, np.arange(n))

@@ -15,7 +15,16 @@ from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
 from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, Sum, choose_basis
+from trustsets.basis import (
+    FEWEST_TO_LEARN,
+    Basis,
+    BasisChoice,
+    Classes,
+    FittedBasis,
+    Polynomial,
+    Sum,
+    choose_basis,
+)
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, SupportsTrust
 from trustsets.predictors.calibration import Calibration
@@ -34,11 +43,14 @@ from trustsets.status import Status, Thresholds
 
 __all__ = ["ConditionalConformal", "FittedFunctions"]
 
-# Tuning samples that ``tuning_fraction="auto"`` takes: enough to estimate ranks and to compare
-# function classes, and some of each class for its bias; the rest is worth more in calibration.
+# Tuning samples of ``tuning_fraction="auto"``: enough to estimate ranks, to compare function
+# classes, and some of each class for its bias. Where a fifth of the samples is enough to learn
+# functions from their scores, it takes that fifth, up to a number beyond which more is worth less
+# than in calibration.
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
+_MOST_TO_LEARN_FROM = 5000
 # How strongly rare classes are up-weighted: of the values measured, the smallest that halved the
 # under-coverage by class on skin lesions; with 1, sets were 11% larger.
 _PREVALENCE = 0.75
@@ -134,7 +146,10 @@ class ConditionalConformal(Predictor):
     ``S*(x) = sup {s : s <= g_s(x)}``, where g_s minimises ``sum_i l(s_i - g(x_i)) +
     l(s - g(x))`` over g = phi' beta. Then E[f(X) (covered - (1 - alpha))] >= 0 for every
     non-negative f = phi' beta: with indicators in the basis, coverage within each group;
-    with polynomials of confidence and trust, coverage that does not drift with them.
+    with polynomials of confidence and trust, coverage that does not drift with them; with
+    components of the embedding, coverage that does not drift along them either. A learned function
+    was learned from other samples, so the guarantee extends to it. Coverage conditional on the
+    input is not guaranteed, and cannot be without assumptions.
 
     Parameters
     ----------
@@ -143,11 +158,14 @@ class ConditionalConformal(Predictor):
         gives smaller sets whose coverage falls off faster with the rank of the label.
     basis : Basis or "auto"
         Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
-        trust score, Trust, whose curvature is penalised; degree and penalty are chosen by
-        held-out loss within the tuning samples. Indicators of all groups that the outputs
-        carry are added, and thresholds are limited as `Groups` describes, so that groups with
-        few or no calibration samples have finite ones. `choice_` and `summary` say what was
-        chosen and why.
+        trust score, Trust, whose curvature is penalised; where the outputs have features, also
+        linear functions of their leading principal components, penalised too, and, from 500
+        tuning samples on, a quantile of the score that is learned from them (`Learned`). Held-out
+        pinball loss within the tuning samples decides about degree, penalty and the learned
+        function, and whether constants or cells of Conf x Trust do better. Indicators of all groups
+        that the outputs carry are added, and thresholds are limited as `Groups` describes, so that
+        groups with few or no calibration samples have finite ones. `choice_` and `summary` say
+        what was compared, what was chosen and why.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, random_state
@@ -177,7 +195,13 @@ class ConditionalConformal(Predictor):
         the fitted value stands for it: the set is the same.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 per class if
-        that is more, but never more than a fifth.
+        that is more, but never more than a fifth. With ``basis="auto"`` and features, it takes a
+        fifth of 2,500 to 25,000 samples, and 5,000 of more, because functions are learned from
+        them.
+
+    References
+    ----------
+    I. Gibbs, J. Cherian and E. Candès. Conformal prediction with conditional guarantees. 2023.
 
     Examples
     --------
@@ -286,8 +310,12 @@ class ConditionalConformal(Predictor):
         return ("the function class",) if learns else ()
 
     def _default_fraction(self, outputs: ModelOutputs) -> float:
+        n = len(outputs)
         wanted = max(_TUNING_SAMPLES, _TUNING_PER_CLASS * outputs.n_classes)
-        return min(_LARGEST_TUNING_SHARE, wanted / len(outputs))
+        learns = isinstance(self.basis, str) and outputs.features is not None
+        if learns and _LARGEST_TUNING_SHARE * n >= FEWEST_TO_LEARN:
+            wanted = max(wanted, _MOST_TO_LEARN_FROM)
+        return min(_LARGEST_TUNING_SHARE, wanted / n)
 
     def _default_class_bias(self) -> ClassBias | str | None:
         if isinstance(self.class_bias, str) and self.class_bias == "auto":
@@ -301,19 +329,21 @@ class ConditionalConformal(Predictor):
         self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
     ) -> FittedFunctions:
         choice, basis = None, self.basis
-        tuning_scores = None
+        scores = state.scores
+        if tuning is not calibration:
+            scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
+        training = getattr(self.trust, "training_features_", None)
         if isinstance(basis, str):
-            tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
-            choice = choose_basis(tuning, tuning_scores)
+            choice = choose_basis(tuning, scores, training)
             basis = choice.basis
-        fitted = (basis + Classes() if self.per_class else basis).fit_parts(calibration, tuning)
+        if self.per_class:
+            basis = basis + Classes()
+        fitted = basis.fit_parts(calibration, tuning, scores=scores, training=training)
         phi = fitted.design(calibration)
         _check_enough(*phi.shape)
         group_penalty = fitted.bounding_rows(calibration)
         limits = None
         if tuning is not calibration and not fitted.uses_label:
-            if tuning_scores is None:
-                tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
             # Tuning samples of groups that no calibration sample has tell nothing.
             seen = ~fitted.unseen_groups(tuning)
             if seen.any():
@@ -321,7 +351,7 @@ class ConditionalConformal(Predictor):
                     _label_ranks(calibration, state),
                     _label_ranks(tuning, state)[seen],
                     fitted.design(tuning)[seen],
-                    tuning_scores,
+                    scores,
                 )
         return FittedFunctions(
             basis=fitted,

@@ -99,12 +99,15 @@ def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
     assert not (tmp_path / "unreadable.txt").exists()
 
 
-def test_an_accuracy_far_from_the_published_one_is_said(prepared, tmp_path):
-    """Random weights are right for a third of the images, and ImageNet's for 76.1%."""
+def test_an_accuracy_far_from_the_published_one_is_said(prepared, tmp_path, monkeypatch):
+    """What counts is the accuracy on held-out images, within three points."""
     tree, _, weights = prepared("imagenet")
     options = WorkOptions(size=SIDE, batch_size=BATCH)
     with pytest.warns(TrustSetsWarning, match=r"right for \d+\.\d% of .* 76\.1% is published"):
-        extract_dataset("imagenet", tree.images, weights, tmp_path, options=options)
+        *_, held_out = extract_dataset("imagenet", tree.images, weights, tmp_path, options=options)
+    near = replace(networks.ARCHITECTURES["imagenet"], accuracy=held_out.accuracy + 0.029)
+    monkeypatch.setitem(networks.ARCHITECTURES, "imagenet", near)
+    extract_dataset("imagenet", tree.images, weights, tmp_path, options=options)
 
 
 def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
