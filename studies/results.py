@@ -6,6 +6,7 @@ that of the present code.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import importlib
 import pkgutil
@@ -56,12 +57,12 @@ def fingerprint() -> str:
 
 
 def constants(module: Any) -> list[tuple[str, str]]:
-    """Numbers, texts and tuples of them that a module defines in capital letters."""
+    """Numbers, texts, function classes and tuples of them that a module names in capitals."""
 
     def is_plain(value: Any) -> bool:
         if isinstance(value, tuple):
             return all(map(is_plain, value))
-        return isinstance(value, int | float | str)
+        return isinstance(value, int | float | str) or dataclasses.is_dataclass(value)
 
     return [
         (f"{module.__name__}.{name}", repr(value))

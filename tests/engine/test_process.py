@@ -12,7 +12,7 @@ from trustsets.engine import (
     fit_quantile_process,
     fit_quantiles,
 )
-from trustsets.engine import process as process_module
+from trustsets.engine import model as model_module
 from trustsets.engine.fit import Vertex, refit_vertex
 from trustsets.engine.problem import Problem
 from trustsets.errors import InputError
@@ -41,9 +41,28 @@ def test_fits_of_a_process_equal_single_fits(features: str, scores: str, n: int)
     for model, alpha in zip(process, ALPHAS, strict=True):
         single = fit_quantiles(case.phi, case.scores, alpha)
         assert_equal(model, single, case.tests)
-        found, expected = (own.thresholds(case.tests) for own in (model, single))
-        np.testing.assert_array_equal(found.values, expected.values)
-        np.testing.assert_array_equal(found.status, expected.status)
+        other = model.at(0.3)
+        if other is not None:
+            assert_equal(other, fit_quantiles(case.phi, case.scores, 0.3), case.tests)
+    # Thresholds at all alphas together, with random weights, too.
+    draws = np.random.default_rng(0).uniform(0.01, 1.0, len(case.tests))
+    for shares in (1.0, draws):
+        along = process.thresholds(case.tests, shares)
+        for found, alpha in zip(along, ALPHAS, strict=True):
+            single = fit_quantiles(case.phi, case.scores, alpha)
+            expected = single.thresholds(case.tests, shares - alpha)
+            np.testing.assert_array_equal(found.values, expected.values)
+            np.testing.assert_array_equal(found.status, expected.status)
+
+
+def test_a_model_at_another_alpha_needs_one_scale_and_one_alpha() -> None:
+    """Where few scores are far larger than the others, alpha decides which of them are typical."""
+    rng = np.random.default_rng(0)
+    phi, scores = polynomial(rng.random((200, 2)), 1), rng.random(200)
+    assert fit_quantiles(phi, scores, 0.1).at(0.2) is not None
+    assert fit_quantiles(phi, scores, np.full(200, 0.1)).at(0.2) is None
+    scores[:2] = 1e9, 2e9
+    assert fit_quantiles(phi, scores, 0.1).at(0.2) is None
 
 
 @pytest.mark.skipif(not COMPILED, reason="thousands of points take too long without compilation")
@@ -101,7 +120,7 @@ def test_a_fit_without_proof_is_made_from_the_beginning(monkeypatch: pytest.Monk
         vertex = refit_vertex(problem, basic)
         return replace(vertex, certificate=replace(vertex.certificate, dual_violation=1.0))
 
-    monkeypatch.setattr(process_module, "refit_vertex", without_proof)
+    monkeypatch.setattr(model_module, "refit_vertex", without_proof)
     for model in fit_quantile_process(case.phi, case.scores, ALPHAS):
         assert model.certificate.holds
         assert_equal(model, fit_quantiles(case.phi, case.scores, model.alpha), case.tests)

@@ -1,7 +1,7 @@
 """Pages of results were made with the default that ships, and say how."""
 
 import importlib.util
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,8 @@ def test_every_parameter_and_constant_of_the_default_is_in_the_fingerprint(monke
             assert results.fingerprint() != before
     for module, name, value in (
         (conditional, "_PREVALENCE", 0.5),
-        (auto, "CANDIDATES", ((4, 10.0),)),
+        (auto, "POLYNOMIALS", ((4, 10.0),)),
+        (auto, "LEARNED", replace(auto.LEARNED, quantiles=(0.5,))),
     ):
         with monkeypatch.context() as context:
             context.setattr(module, name, value)

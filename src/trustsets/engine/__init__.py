@@ -6,8 +6,14 @@ mathematics and maps it to the files.
 
 from trustsets.engine.fit import Certificate
 from trustsets.engine.linear_program import solve_linear_program
-from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
-from trustsets.engine.process import QuantileProcess, default_alphas, fit_quantile_process
+from trustsets.engine.model import (
+    QuantileModel,
+    QuantileProcess,
+    default_alphas,
+    fit_quantile_process,
+    fit_quantiles,
+    warm_up,
+)
 from trustsets.engine.proof import ScorePath, Sensitivity, ThresholdProof, prove_threshold
 from trustsets.status import Thresholds
 

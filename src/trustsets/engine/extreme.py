@@ -38,8 +38,8 @@ from trustsets.engine.kernels import (
     row_dot,
 )
 from trustsets.engine.linear_program import or_infinite, solve_face
+from trustsets.engine.path import Scan, ScanOrder
 from trustsets.engine.problem import Problem, scan_keys
-from trustsets.engine.scan_order import Scan, ScanOrder
 
 # Points in the active set of the first round, and of those after it.
 FIRST_ACTIVE, ACTIVE = 1024, 4096

@@ -23,11 +23,11 @@ from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
 from trustsets.engine.problem import (
     RESOLUTION,
+    Whitening,
     read_test_alphas,
     read_test_rows,
     read_weights,
 )
-from trustsets.engine.whitening import Whitening
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 

@@ -36,13 +36,14 @@ TF32_UNIT, ACCUMULATOR_UNIT = 2.0**-10, 2.0**-22
 ROUND_UP = 2.0**-22
 # Points of a class that are compared directly: all of a small class, or a first upper bound.
 DIRECT_POINTS = 2048
-TILE_QUERIES = 8192
+# Most queries of a block: classes are visited one by one in each of them.
+TILE_QUERIES = 65536
 # Bytes of a pair in a tile if all survive: product, masks and position.
 BYTES_PER_PAIR = 24
 # Of the working memory: tiles, float64 rows of the queries, rows gathered for full distances.
 TILE_SHARE, QUERY_SHARE, GATHER_SHARE = 0.5, 0.25, 0.25
 # Working memory by default: fixed on a CPU; on a GPU a quarter of what is free, at most this.
-CPU_MEMORY, GPU_MEMORY = 256 * 2**20, 8 * 2**30
+CPU_MEMORY, GPU_MEMORY = 256 * 2**20, 16 * 2**30
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class TorchSearch:
     """Exact distances from queries to the classes of some points, on a torch device.
 
     The parameters are those of `make_search`; `points` may be on the device already. `memory` is
-    by default 256 MiB on a CPU, and on a GPU a quarter of what is free, at most 8 GiB.
+    by default 256 MiB on a CPU, and on a GPU a quarter of what is free, at most 16 GiB.
     """
 
     def __init__(

@@ -234,7 +234,7 @@ class CalibrationProblem:
         self.limits = [(1.0, 0.0)]
         if group_penalty is not None:
             self.limits += [(1.0, 1.0), (UPPER_ALPHA, UPPER_PENALTY)]
-        self._fits: dict[Hashable, QuantileModel] = {}
+        self._fits: dict[tuple[Any, ...], QuantileModel] = {}
         self._processes: dict[float, QuantileProcess] = {}
 
     def weighted(self, weights: Floats) -> Self:
@@ -277,14 +277,17 @@ class CalibrationProblem:
             self._keep((alpha, multiple), model)
         return model
 
-    def _keep(self, key: Hashable, model: QuantileModel) -> None:
+    def _keep(self, key: tuple[Any, ...], model: QuantileModel) -> None:
         """Keep a fit, and drop the oldest ones where there are too many."""
         while len(self._fits) >= _MOST_FITS:
             del self._fits[next(iter(self._fits))]
         self._fits[key] = model
 
     def _fit_from_start(self, alpha: float, multiple: float) -> QuantileModel:
-        """Fit from stored basic points, if they are optimal; else as if there were none."""
+        """Fit from stored basic points, if they are optimal, or from a fit at another alpha.
+
+        The result is bitwise identical to that of a search from the beginning.
+        """
         rows, scores = self.points(multiple)
         for start_alpha, start_multiple, basic in self.starts:
             if (start_alpha, start_multiple) == (alpha, multiple):
@@ -294,6 +297,11 @@ class CalibrationProblem:
                     break
                 if model.certificate.holds and model.certificate.pivots == 0:
                     return model
+        others = [model for key, model in self._fits.items() if key[1:] == (multiple,)]
+        if others:
+            near = min(others, key=lambda other: abs(other.alpha - alpha)).at(alpha)
+            if near is not None:
+                return near
         return fit_quantiles(rows, scores, alpha=alpha)
 
     def all_starts(self) -> tuple[tuple[float, float, Codes], ...]:
