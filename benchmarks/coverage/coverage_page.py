@@ -52,6 +52,8 @@ TITLES = {
     "true_below": "inputs of true coverage below 80%, in %",
     "true_under": "mean true shortfall",
 }
+LARGEST_SHOWN = 3.0
+"""Times the size of split conformal sets; larger sets are not in the figure."""
 TARGETS = {"ert": 0.6, "ert_under": 0.45}
 COLORS = {
     "trustsets": "#1b6ca8",
@@ -139,8 +141,9 @@ class Results:
             if pair is None:
                 continue
             data = self.content["sets"][name]
-            share = 1.0 / data["splits"] + data["test"] / data["calibration"]
-            error, freedom = pair[1] * share**0.5, max(data["splits"] - 1, 1)
+            splits = data["methods"][method]["splits"]
+            share = 1.0 / splits + data["test"] / data["calibration"]
+            error, freedom = pair[1] * share**0.5, max(splits - 1, 1)
             if error > 0.0:
                 p_value = float(2.0 * student.sf(abs(pair[0]) / error, freedom))
             else:
@@ -370,8 +373,10 @@ def loss_section(results: Results, explanations: dict[str, str]) -> str:
     significant = [row for row in rows if row[4]]
     text = [
         f"Higher than for split conformal sets of the same size in {len(rows)} of "
-        f"{_comparisons(results)} pairs of data set and measure; {len(significant)} of them are "
-        "significant (marked)."
+        f"{_comparisons(results)} pairs of data set and measure; significantly so in "
+        f"{len(significant)} of them (marked). Each significance test allows for the overlap of "
+        "splits and for the number of data sets, so ties are common; the sign counts in the "
+        "summary do not depend on it."
     ]
     by_set: dict[str, list[str]] = {}
     for name, measure, ours, other, is_loss in rows:
@@ -472,8 +477,10 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"{len(unseen)} unseen data sets:",
         summary(results),
         "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
-        "*One point per method and data set. The line is split conformal prediction at other "
-        "alphas: points below it are better than split conformal sets of the same size.*",
+        "*One point per method and data set; the star is the default. The line is split conformal "
+        "prediction at other alphas: points below it are better than split conformal sets of the "
+        f"same size. Sets more than {LARGEST_SHOWN:g} times as large as split conformal sets at "
+        "alpha are not shown.*",
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
         "win of the default, **-** a significant loss; without a mark it is a tie. The size at "
@@ -488,7 +495,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "last columns count wins / ties / losses of the default against the method, at alpha. A "
         "method whose sets may be empty avoids coverage above 90% of inputs that the classifier "
         "gets right, and with it a part of ERT, though not of its under-coverage component; the "
-        "default never gives an empty set.",
+        "default never gives an empty set. Variants of the default ran on splits 1 to 5 only, the "
+        "one with `per_class=True` on splits 1 and 2; they are compared on these splits.",
         method_table(results, unseen),
         "## Groups" if _has(results, "worst_group") else "",
         special_table(results, ("group_under", "worst_group"))
@@ -556,15 +564,42 @@ def headline(results: Results) -> str:
         coverage = number(mean_of(results.means(names, method, part, "coverage")), 3)
         rows.append([title, number(size), coverage, *values])
     head = ["", "relative size", "coverage", "ERT", "ERT under", "class under"]
-    verdicts = results.verdicts(names, DEFAULT, "minus_equal_size", "ert")
-    low, high = interval(results.means(names, DEFAULT, "minus_equal_size", "ert"))
+    changes = []
+    for measure in ("ert", "ert_under"):
+        differences = results.means(names, DEFAULT, "minus_equal_size", measure)
+        low, high = interval(differences)
+        verdicts = results.verdicts(names, DEFAULT, "minus_equal_size", measure)
+        changes.append(
+            f"{TITLES[measure]} by {low:+.2f} to {high:+.2f} points (95% interval over data sets; "
+            f"lower on {sum(value < 0 for value in differences)} of {len(names)}, significant "
+            f"alone on {sum(verdict.sign < 0 for verdict in verdicts)})"
+        )
     return (
         f"{table(head, rows)}\n\nMeans over {len(names)} data sets that nobody tuned on, ten "
         "splits each, alpha = 0.1. ERT is the excess risk of the target coverage in percentage "
         "points (0 is even coverage), with its under-coverage component. At equal size the "
-        f"default changes ERT by {low:+.2f} to {high:+.2f} points (95% interval over data sets); "
-        f"by data set it wins / ties / loses {counts(verdicts)}. "
+        f"default changes {changes[0]}, and {changes[1]}. {_best_peer(results, names)} "
         "[All methods, data sets and losses](docs/results/coverage.md).\n"
+    )
+
+
+def _best_peer(results: Results, names: Sequence[str]) -> str:
+    """The method of another package with the lowest ERT over all data sets, and what it costs."""
+    peers = [
+        method
+        for method in results.methods()
+        if method.startswith(tuple(COLORS)) and results.ran_on(method, names) == list(names)
+    ]
+
+    def mean(method: str, measure: str) -> float:
+        return float(np.mean(results.means(names, method, "at_alpha", measure)))
+
+    best = min(peers, key=lambda method: mean(method, "ert"))
+    return (
+        f"The lowest ERT of another package, {mean(best, 'ert'):.2f}, has {best}, with sets "
+        f"{size_ratio(results, best, names):.2f} times as large as split conformal sets, "
+        f"{100 * mean(best, 'empty'):.1f}% of them empty, and an under-coverage component of "
+        f"{mean(best, 'ert_under'):.2f}."
     )
 
 
@@ -592,7 +627,7 @@ def figure(results: Results) -> str:
         for label, color in COLORS.items()
     ]
     handles.append(Line2D([], [], color="0.6", label="split conformal at other alphas"))
-    canvas.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    canvas.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
     canvas.supxlabel("mean set size")
     canvas.supylabel("ERT under (points)")
     text = io.StringIO()
@@ -604,11 +639,12 @@ def figure(results: Results) -> str:
 def _panel(results: Results, name: str, axis: Any) -> None:
     """Methods as points; split conformal sets of their sizes as a line."""
     line = []
+    smallest = min(results.means([name], REFERENCE, "at_alpha", "size"))
     for method in results.methods():
         size = results.pair(name, method, "at_alpha", "size")
         under = results.pair(name, method, "at_alpha", "ert_under")
         other = results.pair(name, method, "equal_size", "ert_under")
-        if size is None or under is None or other is None:
+        if size is None or under is None or other is None or size[0] > LARGEST_SHOWN * smallest:
             continue
         line.append((size[0], other[0]))
         package = next((word for word in COLORS if method.startswith(word)), "trustsets")

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from data_sets import CACHE, ROOT, DataSet, Library, Task, available, checksum
 from measures import Judge
-from methods import DEFAULT, METHODS, REFERENCE
+from methods import DEFAULT, FEWER_SPLITS, METHODS, REFERENCE
 from peers import PEERS
 from splits import ALPHA, LARGEST_TEST, Method, Split, quiet
 
@@ -88,6 +88,8 @@ def run_split(part: str, name: str, seed: int, library: Library) -> None:
     """Run all methods of a part on one split of one data set, and keep the result."""
     quiet()
     path = result_path(part, name, seed, library)
+    if path.exists():  # another run that shares the cache was faster
+        return
     task = load(name, library)
     split = Split.draw(task, seed)
     judge = Judge(split)
@@ -102,7 +104,7 @@ def run_split(part: str, name: str, seed: int, library: Library) -> None:
     rows = {
         method.name: run_method(method, split, judge, measure)
         for method in PARTS[part].values()
-        if method.takes(task)
+        if method.takes(task) and seed <= FEWER_SPLITS.get(method.name, seed)
     }
     if part == "package":
         mask = judge.of_size(rows[DEFAULT]["total"], judge.lac_order)
@@ -194,6 +196,7 @@ def summarize_method(rows: list[dict[str, Any]], default: list[dict[str, Any]]) 
     equal = {name: np.array(_column(rows, "equal_size", name)) for name in MEASURES}
     ours = {name: np.array(_column(default, "at_alpha", name)) for name in MEASURES}
     summary: dict[str, Any] = {
+        "splits": len(rows),
         "mean": _means(at_alpha),
         "sd": _deviations(at_alpha),
         "equal_size_mean": _means(equal),
@@ -243,12 +246,13 @@ def summarize(options: argparse.Namespace, sets: list[DataSet], library: Library
         splits = _complete_splits(options, data.name, library)
         if not splits:
             continue
-        default = [rows[DEFAULT] for rows in splits]
-        methods = {
-            name: summarize_method([rows[name] for rows in splits], default)
-            for name in (*METHODS, *PEERS, LAC_OF_SIZE)
-            if name in splits[0]
-        }
+        methods = {}
+        for name in (*METHODS, *PEERS, LAC_OF_SIZE):
+            run = [rows for rows in splits if name in rows]
+            if run:
+                methods[name] = summarize_method(
+                    [rows[name] for rows in run], [rows[DEFAULT] for rows in run]
+                )
         summary[data.name] = {**describe(data, library, len(splits)), "methods": methods}
     return {
         "commit": _commit(),
@@ -284,7 +288,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", "src/trustsets"]
+    """The commit that froze the defaults, by its title."""
+    pattern = "--grep=^Freeze the default$"
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", pattern]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
@@ -327,6 +333,21 @@ def peak_of(options: argparse.Namespace) -> None:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
+def differences(first: Path, second: Path) -> tuple[int, list[str]]:
+    """Numbers that two caches share, and the names of those that differ; seconds do not count."""
+    shared, differing = 0, []
+    for path in sorted((second / "runs").glob("*/*.json")):
+        other = _read(first / path.relative_to(second))
+        for method, row in _read(path).items():
+            for part in ("at_alpha", "equal_size"):
+                for measure, value in row.get(part, {}).items():
+                    if part in other.get(method, {}):
+                        shared += 1
+                        if other[method][part][measure] != value:
+                            differing.append(f"{path.name} {method} {part} {measure}")
+    return shared, differing
+
+
 def main() -> None:
     """Run, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -339,10 +360,15 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--summarize", action="store_true", help="run nothing")
+    parser.add_argument("--compare", type=Path, help="another cache: say which numbers differ")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak_of:
         peak_of(options)
+        return
+    if options.compare:
+        shared, differing = differences(options.cache, options.compare)
+        print(f"{shared:,} numbers in both caches, {len(differing)} differ.", *differing, sep="\n")
         return
     library = Library(options.cache, options.source)
     sets = available(options.sets)

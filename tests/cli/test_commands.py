@@ -108,6 +108,7 @@ def test_groups_are_never_dropped_without_a_word(run, folder):
         assert trustsets.load("m.trustsets").needed_groups == ("site",), more
     done = run(*words, "--method", "standard")
     assert done.code == 0 and "Warning: coverage is not conditioned on site" in done.err
+    assert run(*words, "--method", "standard", "--quiet").err == ""
 
 
 def test_predict_is_the_library(run, folder):
@@ -384,7 +385,9 @@ def test_tuning_samples_have_the_same_classes(run, folder):
     temperatures = []
     for name in ("test.npz", "nameless.npz"):
         assert run(*words, name).code == 0
-        temperatures.append(trustsets.load("m.trustsets").temperature_)
+        model = trustsets.load("m.trustsets")
+        temperatures.append(model.temperature_)
+        assert (model.n_calibration_, model.n_tuning_) == (1200, 1200)
     assert temperatures[0] == temperatures[1] != 1.0
 
 

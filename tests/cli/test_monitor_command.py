@@ -37,6 +37,13 @@ def test_a_pipeline_of_batches_ends_with_an_alarm(run, folder, batches):
         codes.append(done.code)
     assert codes == [0, 0, 0, 0, 3, 3]
     assert "Alarm" in done.out and "all samples" in done.out
+    # An alarm lasts, also where nothing new is read.
+    assert run("monitor", "model.trustsets", "--state", "s.trustsets").code == 3
+    words = ["monitor", "model.trustsets", batches[0], "--json", "--state"]
+    alone = json.loads(run(*words, "a.trustsets").out)
+    beside = json.loads(run(*words, "b.trustsets", "--reference", "calibration.npz").out)
+    # Regions are those of the reference; all samples are the same.
+    assert alone["parts"][0] == beside["parts"][0] and alone["parts"] != beside["parts"]
 
 
 def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):

@@ -149,6 +149,19 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(saved, monkeypatch):
     assert os.listdir(saved.parent) == [saved.name]
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_new_file_has_the_usual_permissions_and_an_old_one_keeps_its_own(mask, tmp_path):
+    path, before = tmp_path / "a", os.umask(mask)
+    try:
+        storage.write(path, {"values": np.arange(3)})
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+        path.chmod(0o640)
+        storage.write(path, {"values": np.arange(4)})
+        assert path.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
+
+
 def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
     with pytest.raises(NotCalibratedError, match="call calibrate first"):
         StandardConformal().save(tmp_path / "m.trustsets")

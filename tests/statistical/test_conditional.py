@@ -13,6 +13,8 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
+    Intercept,
+    Learned,
     ModelOutputs,
     Polynomial,
     StandardConformal,
@@ -141,3 +143,51 @@ def test_coverage_given_confidence_and_trust_improves_on_standard():
     conditional, ours = cell_gap(predictor(score=APS(scale="tail", own_mass="random"), basis=basis))
     assert abs(average - 0.9) < 0.015 and abs(ours - 0.9) < 0.015
     assert conditional < standard / 3.0, (conditional, standard)
+
+
+class Memory:
+    """A learner that overfits as badly as one can: the score of the nearest tuning sample."""
+
+    def fit(self, table, scores):
+        self.table, self.scores = table, scores
+        return self
+
+    def predict(self, table):
+        distances = ((table[:, None, :] - self.table[None]) ** 2).sum(axis=2)
+        return self.scores[distances.argmin(axis=1)]
+
+
+def test_coverage_holds_over_a_function_that_was_learned_badly():
+    """Weighted by the learned function, too: it was learned from other samples."""
+    gaps = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        samples, (new, true) = simulate(300, rng)[0], simulate(300, rng)
+        learned = Intercept() + Learned(regressor=Memory(), n_components=0)
+        predictor = ConditionalConformal(basis=learned, tuning_fraction=0.3).calibrate(samples)
+        coverage = true_coverage(predictor.predict_set(new, alpha=0.1), true)
+        column = predictor.conditions_on.design(new)[:, -1]
+        weights = np.column_stack([np.ones(len(new)), column, column.max() - column])
+        gaps.append((weights * (coverage - 0.9)[:, None]).mean(axis=0) / weights.mean(axis=0))
+    errors = np.std(gaps, axis=0) / np.sqrt(len(gaps))
+    assert (np.mean(gaps, axis=0) > -3.0 * errors).all()
+
+
+@pytest.mark.parametrize("n", [120, 600])
+def test_components_of_pure_noise_hardly_enlarge_the_sets(n):
+    sizes = []
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        parts = [
+            simulate(count, rng)[0].replace(features=rng.normal(size=(count, 20)), groups=None)
+            for count in (n, 300)
+        ]
+        bare = [part.replace(features=None) for part in parts]
+        sizes.append(
+            [
+                ConditionalConformal().calibrate(first).predict_set(second).sizes.mean()
+                for first, second in (parts, bare)
+            ]
+        )
+    with_noise, without = np.mean(sizes, axis=0)
+    assert with_noise < 1.03 * without

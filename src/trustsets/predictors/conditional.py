@@ -272,8 +272,10 @@ class ConditionalConformal(Predictor):
     @property
     def smallest_alpha(self) -> float:
         """With fewer samples than this leaves, thresholds are mostly infinite, and slow."""
-        n, width = self._state().fitted.phi.shape
-        return float(width / n)
+        fitted: FittedFunctions = self._state().fitted
+        n, width = fitted.phi.shape
+        # Coefficients with a penalty stay at zero where samples are too few for them.
+        return float(max(1, width - len(fitted.penalty)) / n)
 
     def prepare(self, alpha: float) -> Self:
         """Make the fits that `predict_set` needs at this alpha now."""

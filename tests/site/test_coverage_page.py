@@ -1,0 +1,56 @@
+"""The results page and the front page say what the results file says."""
+
+import json
+from pathlib import Path
+
+import coverage_page
+import pytest
+from coverage_page import README, RESULTS, Results
+
+RESULTS_FOLDER = RESULTS.parent
+EXPLANATIONS = json.loads(coverage_page.EXPLANATIONS.read_text())
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results.read()
+
+
+@pytest.mark.parametrize("name", ["coverage.md", "headline.md"])
+def test_text_is_made_from_the_file(results: Results, name: str) -> None:
+    made = coverage_page.OUTPUTS[name](results, EXPLANATIONS)
+    assert made == (RESULTS_FOLDER / name).read_text()
+
+
+def test_numbers_of_the_front_page_are_those_of_the_file(results: Results) -> None:
+    text = README.read_text()
+    assert coverage_page.with_headline(text, coverage_page.headline(results)) == text
+
+
+def test_the_figure_shows_every_data_set(results: Results) -> None:
+    text = (RESULTS_FOLDER / "coverage.svg").read_text()
+    for name in results.content["sets"]:
+        assert name in text
+
+
+def test_every_significant_loss_is_explained(results: Results) -> None:
+    lost = {row[0] for row in coverage_page.losses(results) if row[4]}
+    assert lost <= set(EXPLANATIONS)
+
+
+def test_the_file_is_small_and_complete(results: Results) -> None:
+    assert RESULTS.stat().st_size < 300_000
+    assert len(results.sets()) >= 10
+    assert {data["splits"] for data in results.content["sets"].values()} == {10}
+    kinds = {results.content["sets"][name]["kind"] for name in results.sets()}
+    assert kinds == {"images", "text", "table", "simulated"}
+    assert Path(coverage_page.__file__).with_name("PROTOCOL.md").exists()
+
+
+def test_a_changed_number_changes_the_page(results: Results) -> None:
+    content = json.loads(json.dumps(results.content))
+    name = results.sets()[0]
+    content["sets"][name]["methods"]["default"]["mean"][content["measures"].index("ert")] += 1.0
+    changed = Results(content)
+    assert coverage_page.page(changed, {}) != coverage_page.page(results, {})
+    assert coverage_page.headline(changed) != coverage_page.headline(results)
