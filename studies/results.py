@@ -36,6 +36,13 @@ PAGES: dict[str, tuple[str, str, str]] = {
         "ham10000 and cifar100lt, on which the defaults were chosen",
         "1 to 3",
     ),
+    "overview/README.md": (
+        "trustsets paper overview cifar100 cifar100lt ham10000 --data {data} --bins code "
+        "--seeds 1-4 --variation-seeds 1-2 --group ham10000:sex --group ham10000:age_band "
+        "--group ham10000:site --output docs/results/overview --cache build/overview",
+        "outputs of networks on CIFAR-100, long-tailed CIFAR-100 and HAM10000",
+        "1 to 4; 1 and 2 for the tables by trust samples and by calibration samples",
+    ),
 }
 
 # What else decides about the sets of the default, beside the parameters of its constructor.

@@ -244,6 +244,19 @@ def test_trust_that_calibration_lacked_is_left_out():
     assert known.explain(some(1, 1).replace(trust=[50.0])).ranks["Trust"] == 0.25
 
 
+def test_similar_samples_are_similar_in_both_statistics():
+    trust = np.random.default_rng(0).random(400)
+    calibration = some(0, 400).replace(trust=trust)
+    sample = some(1, 1).replace(trust=[0.5])
+    explanation = StandardConformal().calibrate(calibration).explain(sample)
+    counts = []
+    for values, value in ((calibration.confidence, sample.confidence[0]), (trust, 0.5)):
+        rank = np.mean(values < value)
+        low, high = np.sort(values)[[int(400 * (rank - 0.05)), int(400 * (rank + 0.05))]]
+        counts.append((values >= low) & (values <= high))
+    assert explanation.n_similar == np.sum(counts[0] & counts[1]) < np.sum(counts, axis=1).min()
+
+
 def test_a_set_that_would_be_empty_keeps_its_class():
     logits = np.tile([4.0, 0.0, 0.0], (40, 1))
     outputs = ModelOutputs(logits=logits, labels=[0] * 40)

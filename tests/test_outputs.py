@@ -174,11 +174,6 @@ def test_bad_input_is_named(arguments, message):
         ModelOutputs(**arguments)
 
 
-def test_labels_beyond_the_columns_are_named():
-    with pytest.raises(InputError, match="row 2 holds"):
-        ModelOutputs(logits=np.zeros((3, 2)), labels=[0, 1, 2], classes=[0, 1])
-
-
 @pytest.mark.parametrize(
     ("index", "message"),
     [([], "selects no sample"), ([5], "beyond"), (np.array([True]), "boolean index")],
@@ -250,11 +245,6 @@ def test_one_sample_has_an_index():
 def test_anything_but_outputs_is_told_how_to_be_wrapped(value, words):
     with pytest.raises(InputError, match=f"^calibration must be ModelOutputs; .*{words}"):
         require_outputs(value, "calibration")
-
-
-def test_outputs_pass_as_they_are():
-    outputs = ModelOutputs(logits=np.eye(2))
-    assert require_outputs(outputs, "test") is outputs
 
 
 def test_labels_that_may_be_names_or_positions_are_refused():

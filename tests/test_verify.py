@@ -170,3 +170,12 @@ def test_objects_in_archives_are_not_unpickled(tmp_path):
     np.savez(path, alpha=np.array([object()], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="is no certificate"):
         read_certificate(str(path))
+
+
+@pytest.mark.parametrize(("alpha", "weight"), [(0.1, 0.91), (0.1, -0.1), (0.0, 0.5), (1.0, 0.0)])
+def test_a_weight_that_no_threshold_has_is_refused(alpha, weight):
+    """With more weight than 1 - alpha, any threshold could be proven."""
+    numbers = {"alpha": alpha, "weight": weight, "threshold": 0.0, "row": np.ones(1)}
+    numbers |= {"phi": np.ones((1, 1)), "coefficients": np.zeros(1), "scores": np.zeros(1)}
+    reasons = failing_conditions(numbers | {"points": np.zeros(1, int), "duals": np.zeros(1)})
+    assert reasons == ["alpha must be in (0, 1), and weight above -alpha and at most 1 - alpha"]

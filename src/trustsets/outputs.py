@@ -4,7 +4,7 @@ Everything after this file relies on it: shapes agree, numbers are finite, label
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 
@@ -224,9 +224,11 @@ class ModelOutputs:
 
     def _replaced(self, **changes: Any) -> Self:
         """The same with other fields, which were checked before."""
-        new, values = type(self).__new__(type(self)), vars(self)
-        # Only the fields: what was computed of the samples may be another for the new ones.
-        vars(new).update({name: values[name] for name in _FIELDS} | changes)
+        new = type(self).__new__(type(self))
+        vars(new).update(vars(self))
+        for name in ("predicted_codes", "confidence", "draw_keys"):
+            vars(new).pop(name, None)  # computed from what may have changed
+        vars(new).update(changes)
         return new
 
     def __len__(self) -> int:
@@ -575,6 +577,3 @@ def require_outputs(value: Any, argument: str) -> ModelOutputs:
 def _join(pieces: Sequence[Any]) -> Any:
     """Arrays end to end; None where there are none."""
     return None if pieces[0] is None else read_only(np.concatenate(pieces))
-
-
-_FIELDS = tuple(field.name for field in fields(ModelOutputs))

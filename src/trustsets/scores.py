@@ -32,6 +32,7 @@ __all__ = [
 
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
+_NO_DRAWS = "a randomised score needs draws, one uniform number per sample."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,9 @@ class Score(ABC):
         array([0.6])
         """
         codes = outputs.require_labels("the score of the true labels")
+        if draws is None and self.randomized:
+            raise InputError(_NO_DRAWS)
         scores = np.empty(len(outputs))
-        self._check_draws(draws)
 
         def fill(rows: slice) -> None:
             p = outputs.block_probabilities(rows, temperature)
@@ -102,19 +104,16 @@ class Score(ABC):
         >>> APS().matrix(outputs)
         array([[0.5 , 0.  , 0.75]])
         """
-        scores = np.empty((len(outputs), outputs.n_classes))
-        self._check_draws(draws)
+        if draws is None and self.randomized:
+            raise InputError(_NO_DRAWS)
+        scores = np.empty((len(outputs), outputs.classes.size))
 
         def fill(rows: slice) -> None:
             p = outputs.block_probabilities(rows, temperature)
             scores[rows] = self._matrix(p, None if draws is None else draws[rows])
 
-        for_each_block(fill, len(outputs), outputs.n_classes)
+        for_each_block(fill, *scores.shape)
         return scores
-
-    def _check_draws(self, draws: Floats | None) -> None:
-        if self.randomized and draws is None:
-            raise InputError("a randomised score needs draws, one uniform number per sample.")
 
 
 def _log_scale(tail: Floats) -> Floats:

@@ -75,6 +75,8 @@ _COVERAGE_SLACK = 0.005
 CALIBRATION_SIZES = (500, 1000, 2000, 5000, 10_000, 15_000, 20_000)
 """Calibration samples of the table by their number, as far as three quarters of the pool go."""
 _LARGEST_SHARE = 0.75
+# Intervals count only where there is one seed.
+_BOOTSTRAP = 50
 
 # --- claims
 
@@ -352,6 +354,7 @@ def _evaluated(
                 sizes=sizes,
                 metrics=["conf_trust", "conf_rank", "class"],
                 bins=options.partitions(run.source.name),
+                n_bootstrap=_BOOTSTRAP,
             ).to_json()
             for name, (covered, sizes) in outcomes.items()
         }

@@ -303,3 +303,17 @@ def test_auto_counts_clusters_by_the_rule_at_each_alpha(alpha, make_outputs):
     clusters = predictor.clusters(alpha)
     assert len(set(clusters[clusters >= 0].tolist())) == (wanted if wanted > 1 else 0)
     assert wanted > 1
+
+
+def test_classes_are_weighted_by_the_root_of_their_size(make_outputs, monkeypatch):
+    """As published: frequent classes count more, but not in proportion."""
+    asked = {}
+
+    def remember(points, weights, n_clusters, seed):
+        asked["weights"] = weights
+        return np.zeros(len(points), np.int64)
+
+    monkeypatch.setattr("trustsets.predictors.clustered._k_means", remember)
+    calibration, tuning = make_outputs(400), make_outputs(300, seed=1)
+    ClusteredConformal(n_clusters=2).calibrate(calibration, tuning=tuning).clusters(0.3)
+    np.testing.assert_allclose(asked["weights"] ** 2, np.bincount(tuning.codes))

@@ -20,7 +20,7 @@ from trustsets import (
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import conditional
-from trustsets.predictors.conditional import MissProbability
+from trustsets.predictors.conditional import MissProbability, SizeLimits
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -166,3 +166,10 @@ def test_shares_follow_a_function_of_the_rows(monkeypatch):
     assert ((far >= 0.0) & (far <= 1.0)).all()
     again = MissProbability.fit(phi, rng.random(4000) < truth)
     np.testing.assert_array_equal(again(phi)[7:8], again(phi[7:8]))
+
+
+def test_a_threshold_at_the_score_of_left_out_classes_guarantees_nothing():
+    """Also where rounding has moved it below that score."""
+    limits = SizeLimits(np.zeros(2, int), np.zeros(2, int), np.zeros((2, 1)), beyond=8.0)
+    close = 8.0 * np.array([1.0 + 1e-12, 1.0, 1.0 - 1e-12, 1.0 - 1e-6, 0.5])
+    assert limits.reaches(close).tolist() == [True, True, True, False, False]

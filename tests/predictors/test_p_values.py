@@ -5,6 +5,7 @@ import pytest
 
 from trustsets import (
     APS,
+    RAPS,
     SAPS,
     Classes,
     ConditionalConformal,
@@ -126,6 +127,19 @@ def test_confidence_is_read_off_the_p_values():
     np.testing.assert_array_equal(points.credibility, ordered[:, -1])
     np.testing.assert_array_equal(points.confidence, 1.0 - ordered[:, -2])
     assert np.all(p[np.arange(80), points.labels] == ordered[:, -1])
+
+
+@pytest.mark.parametrize("score", [APS(scale="tail"), RAPS(), SAPS(), Softmax(), MarginScore()])
+@pytest.mark.parametrize("make", [StandardConformal, MondrianConformal, ConditionalConformal])
+def test_ties_go_to_the_class_of_lowest_score(make, score):
+    """The most likely class has the lowest score, so it is the point prediction."""
+    words = {"basis": Intercept()} if make is ConditionalConformal else {}
+    predictor, new = make(score=score, **words).calibrate(some(0, 400)), some(1, 200)
+    for alphas in ([0.02], [0.1, 0.2, 0.4]):
+        p = predictor.predict_p(new, alphas)
+        assert ((p == p.max(axis=1, keepdims=True)).sum(axis=1) > 1).any()
+        points = predictor.predict_confidence(new, alphas)
+        np.testing.assert_array_equal(points.labels, new.predicted)
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # classes not seen

@@ -173,6 +173,10 @@ def test_new_samples_share_no_identity_with_those_there_are(loaded, tmp_path):
     assert not np.isin(new, np.concatenate([first, tuning])).any()
     again = predictor.update(outputs).calibration_rows_[90:]
     assert np.unique(predictor.calibration_rows_).size == 190 and not np.isin(again, tuning).any()
+    # Numbers that the user gave need not count from zero: new ones come after the largest.
+    high = StandardConformal().calibrate(outputs.replace(rows=np.arange(50, 150)))
+    high.update(pool(5, 60).replace(rows=np.arange(90, 150)))
+    assert np.unique(high.calibration_rows_).size == 160
     # Rows that the user gave are kept where they are free.
     kept = pool(4, 3).replace(rows=[500, 700, 900])
     np.testing.assert_array_equal(predictor.update(kept).calibration_rows_[-3:], [500, 700, 900])

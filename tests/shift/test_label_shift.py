@@ -291,3 +291,24 @@ def test_one_class_and_one_sample_work(m, n_classes, shift):
         adapted = predictor.calibrate(outputs).adapt(outputs, shift=shift)
         sets = adapted.predict_set(outputs.take(np.arange(m)), 0.1)
         assert sets.mask.shape == (m, n_classes) and sets.mask.any(axis=1).all()
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1.0 / 3.0])
+def test_equal_weights_give_the_split_conformal_quantile(weight):
+    """Whatever the weight: sums of it are rounded, and the rank must not be off by one."""
+    alphas = (0.05, 0.1, 0.2, 0.25, 0.4, 0.5)
+    for n in range(1, 200):
+        scores, weights = np.arange(float(n)), np.full(n, weight)
+        values = weighted_quantiles(scores, weights, np.array([weight]), alphas)[0]
+        np.testing.assert_array_equal(values, [conformal_quantile(scores, a) for a in alphas])
+
+
+def test_a_class_that_calibration_lacks_keeps_its_weight():
+    shares = ClassPrevalence(
+        estimate=np.array([0.2, 0.8, 0.0]),
+        low=np.zeros(3),
+        high=np.ones(3),
+        calibration=np.array([0.4, 0.6, 0.0]),
+        fit_p=1.0,
+    )
+    np.testing.assert_allclose(shares.weights, [0.5, 4.0 / 3.0, 1.0])

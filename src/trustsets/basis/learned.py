@@ -344,7 +344,11 @@ class Trees:
 
 def _learned(model: Any, table: Floats, scores: Floats) -> Any:
     """A fitted regressor, as `Trees` if it is made of trees that they can stand for."""
-    model.fit(table, scores)
+    from threadpoolctl import threadpool_limits
+
+    # So few samples gain nothing from threads, and on a busy machine threads wait for each other.
+    with threadpool_limits(1, user_api="openmp"):
+        model.fit(table, scores)
     return Trees.of(model) if _is_boosting(model) else model
 
 

@@ -283,7 +283,7 @@ def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
 def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArray) -> int:
     """Store positions and gaps of points near the vertex at `shift`; return their number.
 
-    The bounds of `scan_order` skip blocks, with all distances multiplied by `NEAR_SHARE`.
+    The bounds of `path` skip blocks, with all distances multiplied by `NEAR_SHARE`.
     """
     middle, gone = np.empty((1, WIDTH)), np.empty((1, WIDTH))
     distance, least_distance = scan.distance, scan.least_distance

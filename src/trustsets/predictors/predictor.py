@@ -773,7 +773,7 @@ class Predictor(Estimator, ABC):
         """
         state = self._state()
         require_outputs(outputs, "outputs")
-        if outputs.n_classes != state.classes.size:
+        if outputs.classes.size != state.classes.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but calibration had "
                 f"{state.classes.size}."

@@ -255,7 +255,7 @@ function field(value) {
 const csv = (rows) => rows.map((row) => row.map(field).join(",")).join("\r\n") + "\r\n";
 
 function binRows() {
-  const columns = "count covered coverage lower upper mean_size p_value holm benjamini_hochberg".split(" ");
+  const columns = "count covered coverage lower upper mean_size p_value holm".split(" ");
   const rows = [["method", "table", "bin", ...columns]];
   for (const [method, evaluation] of Object.entries(data.evaluations)) {
     for (const [name, table] of Object.entries(evaluation.tables)) {
