@@ -19,6 +19,7 @@ from scipy.stats import t as student
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "coverage.json"
+METHODS_FILE = "coverage_methods"
 README = ROOT / "README.md"
 MARKS = ("<!-- headline -->", "<!-- /headline -->")
 EXPLANATIONS = Path(__file__).parent / "explanations.json"
@@ -374,9 +375,8 @@ def loss_section(results: Results, explanations: dict[str, str]) -> str:
     text = [
         f"Higher than for split conformal sets of the same size in {len(rows)} of "
         f"{_comparisons(results)} pairs of data set and measure; significantly so in "
-        f"{len(significant)} of them (marked). Each significance test allows for the overlap of "
-        "splits and for the number of data sets, so ties are common; the sign counts in the "
-        "summary do not depend on it."
+        f"{len(significant)} of them (marked). Tests allow for the overlap of splits and for the "
+        "number of data sets, so ties are common; the sign counts in the summary need no test."
     ]
     by_set: dict[str, list[str]] = {}
     for name, measure, ours, other, is_loss in rows:
@@ -459,57 +459,69 @@ def data_table(results: Results) -> str:
 
 
 def page(results: Results, explanations: dict[str, str]) -> str:
-    """The whole page."""
+    """The page: summary, default by data set, all methods, losses."""
     content = results.content
     unseen, seen = results.sets(), results.sets(seen=True)
-    versions = ", ".join(f"{name} {value}" for name, value in content["versions"].items())
     splits = {data["splits"] for data in content["sets"].values()}
     parts = [
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}, seeds 1 "
-        f"to {max(splits)}, alpha = {content['alpha']}. The protocol, "
-        "`benchmarks/coverage/PROTOCOL.md`, was written before the run. All numbers are from "
-        "[coverage.json](coverage.json). ERT is the excess risk of the target coverage, in "
+        f"to {max(splits)}, alpha = {content['alpha']}, by a protocol written before the run "
+        "(`benchmarks/coverage/PROTOCOL.md`). ERT is the excess risk of the target coverage, in "
         "percentage points: 0 means that a gradient-boosted judge finds no inputs whose coverage "
-        "differs from 90%; its under-coverage component counts inputs below 90% alone.",
+        "differs from 90%; its under-coverage component counts inputs below 90% alone. Groups, "
+        "true probabilities, times, data, failures and which method beats the default where: "
+        f"[{METHODS_FILE}.txt](files/{METHODS_FILE}.txt). All numbers: "
+        "[coverage.json](coverage.json).",
         "## Summary",
         f"`ConditionalConformal()` against split conformal sets of the same mean size, on "
         f"{len(unseen)} unseen data sets:",
         summary(results),
         "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
-        "*One point per method and data set; the star is the default. The line is split conformal "
-        "prediction at other alphas: points below it are better than split conformal sets of the "
-        f"same size. Sets more than {LARGEST_SHOWN:g} times as large as split conformal sets at "
-        "alpha are not shown.*",
+        "*One point per method; the star is the default. The line is split conformal prediction "
+        "at other alphas: points below it are better at equal size. Sets more than "
+        f"{LARGEST_SHOWN:g} times as large as at alpha are not shown.*",
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
-        "win of the default, **-** a significant loss; without a mark it is a tie. The size at "
-        "alpha of split conformal sets is in brackets. The second judge sees raw inputs, which no "
-        "method gets in that form but for group columns.",
+        "win of the default, **-** a significant loss. In brackets: size of split conformal sets "
+        "at alpha. The second judge sees raw inputs, which no method gets in that form but for "
+        "group columns.",
         default_table(results, unseen),
         "The same on the data sets that the defaults were chosen on:" if seen else "",
         default_table(results, seen) if seen else "",
         "## All methods",
-        "Means over the unseen data sets on which a method ran, at alpha; size is relative to "
-        "split conformal sets at alpha (geometric mean). The ratios compare each method with "
-        "split conformal sets of *its* size, and are left out where those have next to no ERT. The "
-        "last columns count wins / ties / losses of the default against the method, at alpha. A "
-        "method whose sets may be empty avoids coverage above 90% of inputs that the classifier "
-        "gets right, and with it a part of ERT, though not of its under-coverage component; the "
-        "default never gives an empty set. Variants of the default ran on splits 1 to 5 only, the "
-        "one with `per_class=True` on splits 1 and 2; they are compared on these splits.",
+        "Means at alpha over the unseen data sets on which a method ran; size is relative to "
+        "split conformal sets (geometric mean). Ratios are to split conformal sets of *the "
+        "method's* size, left out where those have next to no ERT. The last columns count wins / "
+        "ties / losses of the default against the method. Empty sets avoid coverage above 90% of "
+        "inputs that the classifier gets right, and so lower ERT, though not its under-coverage "
+        "component; the default gives none. Variants of the default ran on splits 1 to 5, the one "
+        "with `per_class=True` on splits 1 and 2, and are compared on these.",
         method_table(results, unseen),
+        "## Where the default loses",
+        loss_section(results, explanations),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def methods_file(results: Results) -> str:
+    """What the page leaves to a file: groups, true probabilities, better methods, times, data."""
+    content = results.content
+    versions = ", ".join(f"{name} {value}" for name, value in content["versions"].items())
+    parts = [
+        "# Coverage given the input: details by method",
+        f"Made by `{content['command']}` with the defaults of commit {content['commit']}; measures "
+        "and methods are those of the page [coverage](coverage.md).",
         "## Groups" if _has(results, "worst_group") else "",
         special_table(results, ("group_under", "worst_group"))
         if _has(results, "worst_group")
         else "",
         "## Known label probabilities" if _has(results, "true_below") else "",
         special_table(results, ("true_below", "true_under")) if _has(results, "true_below") else "",
-        "## Where the default loses",
-        loss_section(results, explanations),
-        "Methods that are significantly better than the default at alpha = 0.1, by measure (on "
-        "unseen data sets; a method with larger sets may win by its size alone):",
-        beaten_by(results, unseen),
+        "## Methods that are significantly better than the default",
+        "At alpha = 0.1, by measure, on unseen data sets. A method with larger sets may win by its "
+        "size alone.",
+        beaten_by(results, results.sets()),
         "## Time and memory",
         "Processor seconds on one thread, over all data sets; memory is what a method adds to a "
         "process that holds the data, on mnist1d (0 where it fits into what loading took). Trust "
@@ -519,7 +531,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "## Data",
         data_table(results),
         f"Python {content['python']}; {versions}. `{content['command']}` makes its own "
-        "environment, fetches the sources, runs everything and writes this page; `SOURCE=DIR` "
+        "environment, fetches the sources, runs everything and writes this file; `SOURCE=DIR` "
         "reads local copies. Failures: " + _failures(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -676,6 +688,7 @@ def with_headline(readme: str, text: str) -> str:
 
 OUTPUTS: dict[str, Callable[[Results, dict[str, str]], str]] = {
     "coverage.md": page,
+    f"{METHODS_FILE}.md": lambda results, _: methods_file(results),
     "headline.md": lambda results, _: headline(results),
     "coverage.svg": lambda results, _: figure(results),
 }
@@ -683,7 +696,7 @@ OUTPUTS: dict[str, Callable[[Results, dict[str, str]], str]] = {
 
 
 def main() -> None:
-    """Write the page, the headline and the figure beside the results file."""
+    """Write the page, its file, the headline and the figure beside the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -23,16 +23,13 @@ ROOT = Path(__file__).parents[2]
 # Tables that are files, not pages: by the name of the file on the site, where they are.
 RESULT_FILES = {
     "equal_size.txt": "docs/results/equal_size.md",
-    "coverage.txt": "docs/results/coverage.md",
+    "coverage_methods.txt": "docs/results/coverage_methods.md",
     "rare_classes.txt": "docs/results/rare_classes.md",
     "paper_tables.txt": "docs/results/overview/README.md",
     "paper_elements.txt": "docs/results/paper_elements.md",
     "benchmarks.txt": "benchmarks/README.md",
     "studies.txt": "studies/README.md",
 }
-# Sections of the page of the benchmark that are in its file only.
-ONLY_IN_FILE = ("Groups", "Known label probabilities", "Time and memory")
-COVERAGE_FILE = "\n\nGroups, true probabilities and times are in [the file](files/coverage.txt).\n"
 PLACEHOLDER, HEADLINE = "{{ example }}", "{{ headline }}"
 _SECTIONS: dict[str, str] = {}
 
@@ -60,10 +57,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put the scripts into the pages that are written around them."""
     section = _SECTIONS.get(page.file.src_uri)
     markdown = markdown.replace(HEADLINE, headline(for_readme=False))
-    if page.file.src_uri == "results/coverage.md":
-        sections = re.split(r"^(?=## )", markdown, flags=re.MULTILINE)
-        shown = (part for part in sections if not part[3:].startswith(ONLY_IN_FILE))
-        markdown = "".join(shown).rstrip() + COVERAGE_FILE
     if page.file.src_uri == "guarantees.md":
         markdown = _with_marks(markdown)
     if PLACEHOLDER not in markdown:

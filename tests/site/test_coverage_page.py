@@ -16,7 +16,7 @@ def results() -> Results:
     return Results.read()
 
 
-@pytest.mark.parametrize("name", ["coverage.md", "headline.md"])
+@pytest.mark.parametrize("name", ["coverage.md", "coverage_methods.md", "headline.md"])
 def test_text_is_made_from_the_file(results: Results, name: str) -> None:
     made = coverage_page.OUTPUTS[name](results, EXPLANATIONS)
     assert made == (RESULTS_FOLDER / name).read_text()
@@ -54,3 +54,9 @@ def test_a_changed_number_changes_the_page(results: Results) -> None:
     changed = Results(content)
     assert coverage_page.page(changed, {}) != coverage_page.page(results, {})
     assert coverage_page.headline(changed) != coverage_page.headline(results)
+
+
+def test_page_and_file_have_every_method_and_data_set(results: Results) -> None:
+    for text in (coverage_page.page(results, {}), coverage_page.methods_file(results)):
+        for name in (*results.content["sets"], *results.methods()):
+            assert f"\n| {name} " in text
