@@ -291,6 +291,7 @@ def default_table(results: Results, names: Sequence[str]) -> str:
 def method_table(results: Results, names: Sequence[str]) -> str:
     """All methods, as means over data sets, at alpha and against split conformal of equal size."""
     rows = []
+    measures = ("ert", "ert_under", "class_under")
     for method in results.methods():
         ran = results.ran_on(method, names)
         if not ran:
@@ -302,14 +303,26 @@ def method_table(results: Results, names: Sequence[str]) -> str:
             ratios.append(number(ours / other if other > SMALLEST_DIVISOR else None))
         values = [
             number(mean_of(results.means(ran, method, "at_alpha", measure)))
-            for measure in (
-                "ert",
-                "ert_under",
-                "raw_ert_under",
-                "conf_trust_under",
-                "class_under",
-                "worst_slab",
-            )
+            for measure in measures
+        ]
+        coverage = number(mean_of(results.means(ran, method, "at_alpha", "coverage")), 3)
+        size = number(size_ratio(results, method, ran))
+        empty = f"{100 * np.mean(results.means(ran, method, 'at_alpha', 'empty')):.1f}%"
+        rows.append([method, str(len(ran)), coverage, size, empty, *values, *ratios])
+    head = ["method", "sets", "coverage", "size", "empty", "ERT", "ERT under", "class"]
+    return table([*head, "ERT, ratio", "under, ratio"], rows)
+
+
+def further_measures(results: Results, names: Sequence[str]) -> str:
+    """The measures that the table of the page leaves out, and the default against the method."""
+    rows = []
+    for method in results.methods():
+        ran = results.ran_on(method, names)
+        if not ran:
+            continue
+        values = [
+            number(mean_of(results.means(ran, method, "at_alpha", measure)))
+            for measure in ("raw_ert", "raw_ert_under", "conf_trust_under", "worst_slab")
         ]
         against = [
             ""
@@ -317,14 +330,9 @@ def method_table(results: Results, names: Sequence[str]) -> str:
             else counts(results.verdicts(ran, method, "default_minus_it", measure))
             for measure in ("ert", "ert_under")
         ]
-        coverage = number(mean_of(results.means(ran, method, "at_alpha", "coverage")), 3)
-        size = number(size_ratio(results, method, ran))
-        empty = f"{100 * np.mean(results.means(ran, method, 'at_alpha', 'empty')):.1f}%"
-        rows.append([method, str(len(ran)), coverage, size, empty, *values, *ratios, *against])
-    head = ["method", "sets", "coverage", "size", "empty", "ERT", "ERT under", "ERT under, 2nd"]
-    head += ["Conf x Trust", "class", "slab", "ERT, ratio", "under, ratio"]
-    head += ["default on ERT", "default on under"]
-    return table(head, rows)
+        rows.append([method, *values, *against])
+    head = ["method", "ERT, 2nd judge", "ERT under, 2nd judge", "Conf x Trust under"]
+    return table([*head, "worst slab under", "default on ERT", "default on ERT under"], rows)
 
 
 def special_table(results: Results, measures: Sequence[str], digits: int = 2) -> str:
@@ -469,8 +477,9 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"to {max(splits)}, alpha = {content['alpha']}, by a protocol written before the run "
         "(`benchmarks/coverage/PROTOCOL.md`). ERT is the excess risk of the target coverage, in "
         "percentage points: 0 means that a gradient-boosted judge finds no inputs whose coverage "
-        "differs from 90%; its under-coverage component counts inputs below 90% alone. Groups, "
-        "true probabilities, times, data, failures and which method beats the default where: "
+        "differs from 90%; its under-coverage component counts inputs below 90% alone. Further "
+        "measures, groups, true probabilities, times, data, failures and which method beats the "
+        "default where: "
         f"[{METHODS_FILE}.txt](files/{METHODS_FILE}.txt). All numbers: "
         "[coverage.json](coverage.json).",
         "## Summary",
@@ -492,11 +501,10 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "## All methods",
         "Means at alpha over the unseen data sets on which a method ran; size is relative to "
         "split conformal sets (geometric mean). Ratios are to split conformal sets of *the "
-        "method's* size, left out where those have next to no ERT. The last columns count wins / "
-        "ties / losses of the default against the method. Empty sets avoid coverage above 90% of "
-        "inputs that the classifier gets right, and so lower ERT, though not its under-coverage "
-        "component; the default gives none. Variants of the default ran on splits 1 to 5, the one "
-        "with `per_class=True` on splits 1 and 2, and are compared on these.",
+        "method's* size, left out where those have next to no ERT. Empty sets avoid coverage above "
+        "90% of inputs that the classifier gets right, and so lower ERT, though not its "
+        "under-coverage component; the default gives none. Variants of the default ran on splits "
+        "1 to 5, the one with `per_class=True` on splits 1 and 2.",
         method_table(results, unseen),
         "## Where the default loses",
         loss_section(results, explanations),
@@ -512,6 +520,10 @@ def methods_file(results: Results) -> str:
         "# Coverage given the input: details by method",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}; measures "
         "and methods are those of the page [coverage](coverage.md).",
+        "## Further measures",
+        "Means at alpha over the unseen data sets on which a method ran. The last columns count "
+        "wins / ties / losses of the default against the method, on the same splits.",
+        further_measures(results, results.sets()),
         "## Groups" if _has(results, "worst_group") else "",
         special_table(results, ("group_under", "worst_group"))
         if _has(results, "worst_group")

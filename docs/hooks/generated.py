@@ -27,6 +27,7 @@ RESULT_FILES = {
     "rare_classes.txt": "docs/results/rare_classes.md",
     "paper_tables.txt": "docs/results/overview/README.md",
     "paper_elements.txt": "docs/results/paper_elements.md",
+    "paper_images.txt": "docs/results/paper_images.md",
     "benchmarks.txt": "benchmarks/README.md",
     "studies.txt": "studies/README.md",
 }
