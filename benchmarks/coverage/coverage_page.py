@@ -469,7 +469,7 @@ def data_table(results: Results) -> str:
 def page(results: Results, explanations: dict[str, str]) -> str:
     """The page: summary, default by data set, all methods, losses."""
     content = results.content
-    unseen, seen = results.sets(), results.sets(seen=True)
+    unseen = results.sets()
     splits = {data["splits"] for data in content["sets"].values()}
     parts = [
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
@@ -496,8 +496,6 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "at alpha. The second judge sees raw inputs, which no method gets in that form but for "
         "group columns.",
         default_table(results, unseen),
-        "The same on the data sets that the defaults were chosen on:" if seen else "",
-        default_table(results, seen) if seen else "",
         "## All methods",
         "Means at alpha over the unseen data sets on which a method ran; size is relative to "
         "split conformal sets (geometric mean). Ratios are to split conformal sets of *the "
@@ -514,12 +512,14 @@ def page(results: Results, explanations: dict[str, str]) -> str:
 
 def methods_file(results: Results) -> str:
     """What the page leaves to a file: groups, true probabilities, better methods, times, data."""
-    content = results.content
+    content, seen = results.content, results.sets(seen=True)
     versions = ", ".join(f"{name} {value}" for name, value in content["versions"].items())
     parts = [
         "# Coverage given the input: details by method",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}; measures "
         "and methods are those of the page [coverage](coverage.md).",
+        "## The default on the data sets that it was chosen on" if seen else "",
+        default_table(results, seen) if seen else "",
         "## Further measures",
         "Means at alpha over the unseen data sets on which a method ran. The last columns count "
         "wins / ties / losses of the default against the method, on the same splits.",

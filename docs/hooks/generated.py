@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 RESULT_FILES = {
     "equal_size.txt": "docs/results/equal_size.md",
     "coverage_methods.txt": "docs/results/coverage_methods.md",
+    "default_choices.txt": "docs/results/default_choices.md",
     "rare_classes.txt": "docs/results/rare_classes.md",
     "paper_tables.txt": "docs/results/overview/README.md",
     "paper_elements.txt": "docs/results/paper_elements.md",
