@@ -302,8 +302,7 @@ def method_table(results: Results, names: Sequence[str]) -> str:
             other = float(np.mean(results.means(ran, method, "equal_size", measure)))
             ratios.append(number(ours / other if other > SMALLEST_DIVISOR else None))
         values = [
-            number(mean_of(results.means(ran, method, "at_alpha", measure)))
-            for measure in measures
+            number(mean_of(results.means(ran, method, "at_alpha", measure))) for measure in measures
         ]
         coverage = number(mean_of(results.means(ran, method, "at_alpha", "coverage")), 3)
         size = number(size_ratio(results, method, ran))
