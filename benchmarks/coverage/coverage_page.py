@@ -484,7 +484,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
         "win of the default, **-** a significant loss; without a mark it is a tie. The size at "
-        "alpha of split conformal sets is in brackets.",
+        "alpha of split conformal sets is in brackets. The second judge sees raw inputs, which no "
+        "method gets in that form but for group columns.",
         default_table(results, unseen),
         "The same on the data sets that the defaults were chosen on:" if seen else "",
         default_table(results, seen) if seen else "",
