@@ -431,8 +431,8 @@ def _check(points: Any, starts: Array, queries: Any, own: Array, found: Any, cou
     each = np.arange(count)
     expected_own = table[each, own[asked]].copy()
     table[each, own[asked]] = np.inf
-    worst_own = np.abs(found.own[asked] / expected_own - 1).max()
-    worst_other = np.abs(found.other[asked] / table.min(axis=1) - 1).max()
+    worst_own = np.abs(found.own_distance[asked] / expected_own - 1).max()
+    worst_other = np.abs(found.other_distance[asked] / table.min(axis=1) - 1).max()
     agree = (table.argmin(axis=1) == found.other_class[asked]).mean()
     print(
         f"{count} queries against direct float64 on the CPU: own differs {worst_own:.1e}, other "

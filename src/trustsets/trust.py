@@ -97,8 +97,8 @@ class TrustScore(Estimator):
     >>> trust = TrustScore(normalize=False).fit(train, ["cat", "cat", "dog"])
     >>> trust.score([[1.0, 0.0], [1.0, 0.0]], ["cat", "dog"]).round(3)
     array([3.   , 0.333])
-    >>> own, other, other_class = trust.distances([[1.0, 0.0]], ["cat"])
-    >>> float(own[0]), float(other[0]), str(other_class[0])
+    >>> own_distance, other_distance, other_class = trust.distances([[1.0, 0.0]], ["cat"])
+    >>> float(own_distance[0]), float(other_distance[0]), str(other_class[0])
     (1.0, 3.0, 'dog')
     """
 
@@ -159,9 +159,9 @@ class TrustScore(Estimator):
 
         Returns
         -------
-        own : (n,) float64
+        own_distance : (n,) float64
             Infinite where the predicted class has no training points.
-        other : (n,) float64
+        other_distance : (n,) float64
             Infinite where there is no other class.
         other_class : (n,) array
             Label of the nearest other class, the first in `classes_` among equals. Where there is
@@ -179,17 +179,17 @@ class TrustScore(Estimator):
         is_long = len(matrix) * len(self._points.features) >= LONG_RUN
         wanted = None if is_long else False  # None: on a terminal
         with progress_bar("Trust scores", len(matrix), wanted=wanted) as advance:
-            own, other, other_class = self._search.distances(queries, advance)
+            own_distance, other_distance, other_class = self._search.distances(queries, advance)
         if self.squared:
-            own, other = own**2, other**2
-        return own, other, self.classes_[np.maximum(other_class, 0)]
+            own_distance, other_distance = own_distance**2, other_distance**2
+        return own_distance, other_distance, self.classes_[np.maximum(other_class, 0)]
 
     def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
         """Trust scores, (n,) float64; see the class for the formula and its special cases."""
-        own, other, _ = self.distances(features, predicted)
+        own_distance, other_distance, _ = self.distances(features, predicted)
         floor = DISTANCE_FLOOR * (self.scale_**2 if self.squared else self.scale_)
         # A single class has an infinite other distance; an infinite own distance gives 0.
-        return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
+        return np.minimum((other_distance + floor) / (own_distance + floor), LARGEST_SCORE)
 
     @property
     def training_features_(self) -> FloatArray:

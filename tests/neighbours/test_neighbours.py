@@ -45,8 +45,8 @@ def assert_equal_to_brute_force(search, points, queries, scale, own, neighbour):
     found = search.distances(Queries(queries, scale, own))
     own_distance, other, table = brute_force(points, queries, scale, own, neighbour)
     unit = max(float(np.abs(points.rows(slice(None))).max()), 1e-300)
-    np.testing.assert_allclose(found.own, own_distance, RELATIVE, ABSOLUTE * unit)
-    np.testing.assert_allclose(found.other, other, RELATIVE, ABSOLUTE * unit)
+    np.testing.assert_allclose(found.own_distance, own_distance, RELATIVE, ABSOLUTE * unit)
+    np.testing.assert_allclose(found.other_distance, other, RELATIVE, ABSOLUTE * unit)
     # The class named is a nearest one: ties in float64 may break either way against brute force.
     some = np.isfinite(other)
     named = table[np.flatnonzero(some), found.other_class[some]]
@@ -239,8 +239,8 @@ def test_a_single_class_has_no_other():
     found = make_search(points).distances(
         Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
     )
-    assert found.own.tolist() == [1.0, np.inf]
-    assert found.other.tolist() == [np.inf, 1.0]
+    assert found.own_distance.tolist() == [1.0, np.inf]
+    assert found.other_distance.tolist() == [np.inf, 1.0]
     assert found.other_class.tolist() == [-1, 0]
 
 
@@ -261,7 +261,7 @@ def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):
     expected = make_search(points, 2).distances(Queries(queries, scale, own))
     search = make_search(points, 2, "torch:cpu", memory=2**16)
     found = search.distances(Queries(queries, scale, own))
-    np.testing.assert_allclose(found.own, expected.own, 1e-12)
-    np.testing.assert_allclose(found.other, expected.other, 1e-12)
+    np.testing.assert_allclose(found.own_distance, expected.own_distance, 1e-12)
+    np.testing.assert_allclose(found.other_distance, expected.other_distance, 1e-12)
     np.testing.assert_array_equal(found.other_class, expected.other_class)
     assert search.counts.direct < search.counts.pairs

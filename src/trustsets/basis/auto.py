@@ -221,12 +221,12 @@ def _held_out_losses(
         compared = compared[: len(tuning) // 2]
         learned_from = np.sort(order[compared.size :])
     sample, sample_scores = tuning.take(compared), scores[compared]
+    # Candidates share parts, and each part is fitted once.
     fitted = {
         part: part.fit_parts(
             sample, tuning.take(learned_from), scores=scores[learned_from], training=training
         )
-        for basis in bases
-        for part in _parts(basis)
+        for part in dict.fromkeys(part for basis in bases for part in _parts(basis))
     }
     designs = {part: function.design(sample) for part, function in fitted.items()}
     fold = np.arange(compared.size) % FOLDS

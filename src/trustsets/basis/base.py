@@ -216,8 +216,8 @@ class FittedSum(FittedBasis):
     def width(self) -> int | None:
         """Columns of all parts."""
         widths = [part.width for part in self.parts]
-        known = [width for width in widths if width is not None]
-        return sum(known) if len(known) == len(widths) else None
+        fixed = [width for width in widths if width is not None]
+        return sum(fixed) if len(fixed) == len(widths) else None
 
     @property
     def needed_groups(self) -> tuple[str, ...]:

@@ -111,8 +111,8 @@ class Polynomial(Basis):
         """Fit the transforms, and find the range of each statistic."""
         fitted = tuple(item.fit(outputs) for item in self.of)
         values = [item.values(outputs) for item in fitted]
-        low = np.array([each.min() for each in values])
-        high = np.array([each.max() for each in values])
+        low = np.array([statistic.min() for statistic in values])
+        high = np.array([statistic.max() for statistic in values])
         high = np.where(high > low, high, low + 1.0)
         return FittedPolynomial(self.degree, fitted, low, high, self.penalty)
 
@@ -146,7 +146,7 @@ class FittedPolynomial(FittedBasis):
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
         return self._columns(
-            [self._scaled(item.values(outputs), place) for place, item in enumerate(self.of)]
+            [self._scaled(item.values(outputs), index) for index, item in enumerate(self.of)]
         )
 
     def _columns(self, scaled: Sequence[Floats]) -> Floats:
@@ -154,8 +154,8 @@ class FittedPolynomial(FittedBasis):
         tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
         degrees = np.array(self._degrees()).T
         columns = tables[0][:, degrees[0]]
-        for table, own in zip(tables[1:], degrees[1:], strict=True):
-            columns *= table[:, own]
+        for table, powers in zip(tables[1:], degrees[1:], strict=True):
+            columns *= table[:, powers]
         return np.ascontiguousarray(columns)
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
@@ -168,8 +168,8 @@ class FittedPolynomial(FittedBasis):
         every = product(range(self.degree + 1), repeat=len(self.of))
         return [degrees for degrees in every if sum(degrees) <= self.degree]
 
-    def _scaled(self, values: Floats, place: int) -> NDArray[np.float64]:
-        low, high = self.low[place], self.high[place]
+    def _scaled(self, values: Floats, index: int) -> NDArray[np.float64]:
+        low, high = self.low[index], self.high[index]
         return np.asarray((2.0 * values - (low + high)) / (high - low))
 
     @property
@@ -364,9 +364,9 @@ class Custom(Basis, FittedBasis):
 
     Examples
     --------
-    >>> own = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
+    >>> basis = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
     >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1])
-    >>> own.fit(outputs).design(outputs)
+    >>> basis.fit(outputs).design(outputs)
     array([[0.75, 1.  ]])
     >>> def of_top(outputs, codes):
     ...     return (codes == outputs.predicted_codes)[:, None]
@@ -410,8 +410,8 @@ class Custom(Basis, FittedBasis):
             return self.design(outputs)
         return self._checked(outputs, self.function(outputs, codes))
 
-    def _checked(self, outputs: ModelOutputs, found: Any) -> Floats:
-        columns = floating_matrix(found, "what function returns")
+    def _checked(self, outputs: ModelOutputs, returned: Any) -> Floats:
+        columns = floating_matrix(returned, "what function returns")
         if columns.shape[0] != len(outputs):
             raise InputError(
                 f"function must return one row per sample; got {columns.shape[0]} rows for "

@@ -357,14 +357,14 @@ def _rows_of_products(left: Floats, right: Floats) -> Floats:
 def _class_hardness(outputs: ModelOutputs) -> Floats:
     """Mean probability that the samples of each class give to other classes."""
     codes = outputs.require_labels("ClassClusters")
-    own = np.empty(len(outputs))
+    true_probability = np.empty(len(outputs))
 
     def fill(block: slice) -> None:
         p = outputs.block_probabilities(block)
-        own[block] = p[np.arange(len(p)), codes[block]]
+        true_probability[block] = p[np.arange(len(p)), codes[block]]
 
     for_each_block(fill, len(outputs), outputs.n_classes)
     count = np.bincount(codes, minlength=outputs.n_classes)
-    total = np.bincount(codes, weights=1.0 - own, minlength=outputs.n_classes)
-    mean = float(np.mean(1.0 - own))
+    total = np.bincount(codes, weights=1.0 - true_probability, minlength=outputs.n_classes)
+    mean = float(np.mean(1.0 - true_probability))
     return np.asarray((total + _PRIOR_SAMPLES * mean) / (count + _PRIOR_SAMPLES))

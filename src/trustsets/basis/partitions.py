@@ -83,7 +83,7 @@ class Groups(Partition):
         if not columns:
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
         table = _group_table(outputs, columns)
-        values = tuple(tuple(sorted(set(own))) for own in zip(*table, strict=True))
+        values = tuple(tuple(sorted(set(texts))) for texts in zip(*table, strict=True))
         return FittedGroups(columns, values, tuple(sorted(set(table))), self.penalty)
 
 
@@ -102,22 +102,22 @@ class FittedGroups(FittedPartition):
         """Refuse values and combinations that no fit gives."""
         n = len(self.columns)
         require(n and len(self.values) == n, "FittedGroups.values", "must be those of each column")
-        lists: list[list[Any]] = [list(own) for own in (*self.values, self.combinations)]
-        for own in lists:
-            listed = len(own) > 0 and own == sorted(set(own))
+        lists: list[list[Any]] = [list(items) for items in (*self.values, self.combinations)]
+        for items in lists:
+            listed = len(items) > 0 and items == sorted(set(items))
             require(listed, "FittedGroups.values", "must be distinct and sorted")
-        known = all(
-            len(row) == n and all(text in own for text, own in zip(row, self.values, strict=True))
+        consistent = all(
+            len(row) == n and all(text in seen for text, seen in zip(row, self.values, strict=True))
             for row in self.combinations
         )
-        require(known, "FittedGroups.combinations", "must be made of the values")
+        require(consistent, "FittedGroups.combinations", "must be made of the values")
         allowed = self.penalty == 0.0 or 1.0 <= self.penalty < np.inf
         require(allowed, "FittedGroups.penalty", "must be 0, or 1 or more")
 
     @property
     def width(self) -> int:
         """Values of each column, and one for those never seen."""
-        return sum(len(own) + 1 for own in self.values)
+        return sum(len(values) + 1 for values in self.values)
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -131,9 +131,9 @@ class FittedGroups(FittedPartition):
 
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
-        place = {combination: code for code, combination in enumerate(self.combinations)}
+        code_of = {combination: code for code, combination in enumerate(self.combinations)}
         table = _group_table(outputs, self.columns)
-        return np.array([place.get(row, -1) for row in table], dtype=np.int64)
+        return np.array([code_of.get(row, -1) for row in table], dtype=np.int64)
 
     @property
     def n_cells(self) -> int:
@@ -148,9 +148,10 @@ class FittedGroups(FittedPartition):
         """
         columns = list(zip(*_group_table(outputs, self.columns), strict=True))
         parts = []
-        for texts, own in zip(columns, self.values, strict=True):
-            place = {value: code for code, value in enumerate(own)}
-            parts.append(_one_hot([place.get(text, len(own)) for text in texts], len(own) + 1))
+        for texts, values in zip(columns, self.values, strict=True):
+            code_of = {value: code for code, value in enumerate(values)}
+            codes = [code_of.get(text, len(values)) for text in texts]
+            parts.append(_one_hot(codes, len(values) + 1))
         return np.hstack(parts)
 
     def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
@@ -418,8 +419,8 @@ class FittedBins(FittedPartition):
 
 def _descend(cells: Codes, values: Floats, cuts: Floats) -> Codes:
     """Divide each cell by the edges of one more statistic."""
-    own = cuts[cells] if cuts.shape[0] > 1 else cuts
-    inner: Codes = cells * (cuts.shape[1] + 1) + np.count_nonzero(values[:, None] >= own, axis=1)
+    edges = cuts[cells] if cuts.shape[0] > 1 else cuts
+    inner: Codes = cells * (cuts.shape[1] + 1) + np.count_nonzero(values[:, None] >= edges, axis=1)
     return inner
 
 
@@ -434,7 +435,7 @@ def _edges(values: Floats, count: int, spacing: Spacing) -> Floats:
 def _nested_edges(values: Floats, cells: Codes, n_cells: int, count: int) -> Floats:
     """Quantiles within each cell; an empty cell gets those of all samples."""
     groups = [values[cells == cell] for cell in range(n_cells)]
-    return np.array([_edges(own if own.size else values, count, "quantile") for own in groups])
+    return np.array([_edges(part if part.size else values, count, "quantile") for part in groups])
 
 
 def _check_edges(edges: Any, n: int) -> tuple[tuple[float, ...], ...]:

@@ -60,7 +60,7 @@ _State = tuple[Floats, IndexArray, Floats, IndexArray]
 class _Block:
     """Queries that one thread works on, with the arguments that the kernels describe."""
 
-    own: IndexArray
+    own_class: IndexArray
     head: NDArray[np.float32]
     queries: tuple[Floats, NDArray[np.float32], Floats]
     reference: tuple[NDArray[Any], ...]
@@ -113,25 +113,26 @@ class ExactSearch:
 
     def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances of all queries; `advance` is told how many are done, for a progress bar."""
-        total = len(queries.own)
-        own, other, other_class = np.empty(total), np.empty(total), np.empty(total, np.int64)
+        total = len(queries.own_class)
+        own_distance, other_distance = np.empty(total), np.empty(total)
+        other_class = np.empty(total, np.int64)
 
         def work(rows: IndexArray, block: _Block) -> None:
-            own[rows] = self._own(block)
-            other[rows], other_class[rows] = self._other(block)
+            own_distance[rows] = self._own(block)
+            other_distance[rows], other_class[rows] = self._other(block)
 
         self._in_blocks(work, queries, advance)
-        return ClassDistances(own, other, other_class)
+        return ClassDistances(own_distance, other_distance, other_class)
 
     def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class alone; infinite without one."""
-        own = np.empty(len(queries.own))
+        own_distance = np.empty(len(queries.own_class))
 
         def work(rows: IndexArray, block: _Block) -> None:
-            own[rows] = self._own(block)
+            own_distance[rows] = self._own(block)
 
         self._in_blocks(work, queries)
-        return own
+        return own_distance
 
     def _in_blocks(
         self,
@@ -141,8 +142,9 @@ class ExactSearch:
     ) -> None:
         """Call `work` with the numbers of some queries and their block, in threads."""
         threads = available_cores()  # of the process that searches, not of the one that fitted
-        size = self._block_size(len(queries.own), threads)
-        order = np.argsort(queries.own, kind="stable")  # queries of one class are read together
+        size = self._block_size(len(queries.own_class), threads)
+        # Queries of one class are read together.
+        order = np.argsort(queries.own_class, kind="stable")
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         counts = [Counts() for _ in parts]
 
@@ -155,7 +157,7 @@ class ExactSearch:
             for done in _in_threads(run, parts, counts, threads):
                 if advance is not None:
                     advance(done)
-        self.counts.pairs += len(queries.own) * len(self._codes)
+        self.counts.pairs += len(queries.own_class) * len(self._codes)
         self.counts.survivors += sum(count.survivors for count in counts)
         self.counts.direct += sum(count.direct for count in counts)
 
@@ -176,7 +178,7 @@ class ExactSearch:
         points = self.points
         reference = (points.features, points.scale, self._rest, self._codes, self._needed)
         return _Block(
-            own=queries.own[chosen],
+            own_class=queries.own_class[chosen],
             head=np.column_stack([projection.head, np.ones(len(chosen), np.float32)]),
             queries=(rows, projection.rest, allowance),
             reference=tuple(map(read_only, reference)),
@@ -196,11 +198,11 @@ class ExactSearch:
 
     def _own(self, block: _Block) -> Floats:
         """Distance to the own class; infinite without one."""
-        _, _, nearest, _ = state = self._state(len(block.own))
-        self._read_classes(block, block.own, state)
+        _, _, nearest, _ = state = self._state(len(block.own_class))
+        self._read_classes(block, block.own_class, state)
         # Of an own class of -1 nothing was read: all its entries are infinite.
-        last = self._needed[block.own] - 1
-        distances: Floats = np.sqrt(nearest[np.arange(len(block.own)), last])
+        last = self._needed[block.own_class] - 1
+        distances: Floats = np.sqrt(nearest[np.arange(len(block.own_class)), last])
         return distances
 
     def _other(self, block: _Block) -> tuple[Floats, IndexArray]:
@@ -209,22 +211,22 @@ class ExactSearch:
         A near class, guessed by its centre, is read first: its distance then rejects almost
         everything in the pass over all the points.
         """
-        best, best_class, _, _ = state = self._state(len(block.own))
+        best, best_class, _, _ = state = self._state(len(block.own_class))
         guess = self._guess(block)
         self._read_classes(block, guess, state)
-        skipped = np.column_stack([self._ranges(block.own), self._ranges(guess)])
-        for tile in _tiles(np.arange(len(block.own)), 0, len(self._codes)):
+        skipped = np.column_stack([self._ranges(block.own_class), self._ranges(guess)])
+        for tile in _tiles(np.arange(len(block.own_class)), 0, len(self._codes)):
             self._read(block, tile, skipped, state)
         return np.sqrt(best), np.where(best_class < len(self._needed), best_class, -1)
 
     def _guess(self, block: _Block) -> IndexArray:
         """Class of nearest centre other than the own one; -1 if there is none."""
         if len(self._needed) == 1:
-            return np.where(block.own == 0, -1, 0)
+            return np.where(block.own_class == 0, -1, 0)
         norms = np.einsum("ij,ij->i", self._centres, self._centres)
         gaps = norms - 2.0 * _multiply(block.head[:, :-1], self._centres)
-        has_class = block.own >= 0
-        gaps[np.flatnonzero(has_class), block.own[has_class]] = np.inf
+        has_class = block.own_class >= 0
+        gaps[np.flatnonzero(has_class), block.own_class[has_class]] = np.inf
         guess: IndexArray = gaps.argmin(axis=1)
         return guess
 
@@ -235,7 +237,7 @@ class ExactSearch:
 
     def _read_classes(self, block: _Block, classes: IndexArray, state: _State) -> None:
         """Read one class for each query."""
-        nothing = np.zeros((len(block.own), 4), np.int64)
+        nothing = np.zeros((len(block.own_class), 4), np.int64)
         for code in np.unique(classes[classes >= 0]):
             members = np.flatnonzero(classes == code)
             start, stop = self.points.starts[code], self.points.starts[code + 1]

@@ -84,7 +84,7 @@ class TorchPoints:
 class _Block(NamedTuple):
     """Queries sorted by own class: rows, sketches and the terms of their thresholds."""
 
-    own: IndexArray
+    own_class: IndexArray
     rows: Tensor
     coordinates: Tensor
     head: Tensor
@@ -169,13 +169,13 @@ class TorchSearch:
 
     def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
-        total = len(queries.own)
+        total = len(queries.own_class)
         result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
         with _fast_products(self.device):
             for chosen, block in self._blocks(queries):
-                result.own[chosen] = self._own(block).cpu().numpy()
+                result.own_distance[chosen] = self._own(block).cpu().numpy()
                 other, classes = self._other(block)
-                result.other[chosen] = other.cpu().numpy()
+                result.other_distance[chosen] = other.cpu().numpy()
                 result.other_class[chosen] = classes.cpu().numpy()
                 if advance is not None:
                     advance(len(chosen))
@@ -183,7 +183,7 @@ class TorchSearch:
 
     def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class alone."""
-        result = np.empty(len(queries.own))
+        result = np.empty(len(queries.own_class))
         with _fast_products(self.device):
             for chosen, block in self._blocks(queries):
                 result[chosen] = self._own(block).cpu().numpy()
@@ -193,7 +193,7 @@ class TorchSearch:
         """Yield the numbers of some queries, and their block; queries of a class are together."""
         room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
         size = min(max(room, 1), TILE_QUERIES)
-        order = np.argsort(queries.own, kind="stable")
+        order = np.argsort(queries.own_class, kind="stable")
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
             yield chosen, self._block(queries.take(chosen))
@@ -209,15 +209,15 @@ class TorchSearch:
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
         error = (terms + products) * (span * 1.00001) ** 2
         drifts = torch.from_numpy(drift).to(self.device)
-        return _Block(queries.own, rows, coordinates, head, square, drifts, error)
+        return _Block(queries.own_class, rows, coordinates, head, square, drifts, error)
 
     def _own(self, block: _Block) -> Tensor:
         """Distance to the own class; infinite without one."""
-        best = self._nearby(block, block.own)
+        best = self._nearby(block, block.own_class)
         sizes = np.diff(self.points.starts)
-        for code in np.unique(block.own[block.own >= 0]):
+        for code in np.unique(block.own_class[block.own_class >= 0]):
             if sizes[code] > DIRECT_POINTS:  # `_nearby` saw a part of it
-                first, last = np.searchsorted(block.own, [code, code + 1])
+                first, last = np.searchsorted(block.own_class, [code, code + 1])
                 members = slice(int(first), int(last))
                 start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
                 part = _Block._make(array[members] for array in block)
@@ -227,11 +227,11 @@ class TorchSearch:
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
         """Distance to the nearest class but the own one, and that class."""
         if len(self.needed) == 1:
-            guess = np.where(block.own == 0, -1, 0)
+            guess = np.where(block.own_class == 0, -1, 0)
         else:
             gaps = self._centres.square().sum(dim=1) - 2.0 * (block.head @ self._centres.T)
-            rows = np.flatnonzero(block.own >= 0)
-            gaps[torch.from_numpy(rows), torch.from_numpy(block.own[rows])] = torch.inf
+            rows = np.flatnonzero(block.own_class >= 0)
+            gaps[torch.from_numpy(rows), torch.from_numpy(block.own_class[rows])] = torch.inf
             guess = gaps.argmin(dim=1).cpu().numpy()
         best = self._nearby(block, guess)
         none = torch.from_numpy(guess < 0).to(self.device)
@@ -244,8 +244,8 @@ class TorchSearch:
 
     def _own_rectangles(self, block: _Block) -> list[tuple[int, int, int, int]]:
         """Pairs of one class, to be left out: first and last query, first and last point."""
-        codes, firsts = np.unique(block.own, return_index=True)
-        lasts = np.append(firsts[1:], len(block.own))
+        codes, firsts = np.unique(block.own_class, return_index=True)
+        lasts = np.append(firsts[1:], len(block.own_class))
         starts = self.points.starts
         return [
             (int(first), int(last), int(starts[code]), int(starts[code + 1]))

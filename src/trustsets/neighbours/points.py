@@ -27,8 +27,8 @@ class ClassDistances(NamedTuple):
     index of the other class, the first one among equals, and -1 where there is none.
     """
 
-    own: Floats
-    other: Floats
+    own_distance: Floats
+    other_distance: Floats
     other_class: IndexArray
 
 
@@ -72,13 +72,13 @@ class ScaledRows:
 
 @dataclass(frozen=True)
 class Queries(ScaledRows):
-    """Rows to measure distances from; `own` is the index of each one's class, -1 for none."""
+    """Rows to measure distances from; `own_class` is the class index of each, -1 for none."""
 
-    own: IndexArray
+    own_class: IndexArray
 
     def take(self, index: IndexArray) -> Queries:
         """Some of the queries."""
-        return Queries(self.features[index], self.scale[index], self.own[index])
+        return Queries(self.features[index], self.scale[index], self.own_class[index])
 
 
 @dataclass(frozen=True)
