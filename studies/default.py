@@ -112,7 +112,7 @@ def inputs(test: ModelOutputs, trust: TrustScore) -> np.ndarray:
     p = np.sort(test.probabilities, axis=1)[:, ::-1]
     entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
     fitted = components(20).fit_features(trust.training_features_)
-    log_trust = np.log(np.maximum(test.trust, 1e-12))
+    log_trust = np.log(np.maximum(test.require_trust("ERT"), 1e-12))
     return np.column_stack([log_trust, p[:, :5], entropy, fitted.design(test)[:, 1:]])
 
 
@@ -125,7 +125,7 @@ def covered_at_size(scores: np.ndarray, size: float, codes: np.ndarray) -> np.nd
         mean = np.maximum((scores <= middle).sum(axis=1), 1).mean()
         low, high = (middle, high) if mean < size else (low, middle)
     rows = np.arange(len(scores))
-    return (scores[rows, codes] <= high) | (top == codes)
+    return np.asarray((scores[rows, codes] <= high) | (top == codes))
 
 
 def measure(
@@ -137,17 +137,18 @@ def measure(
     fitted = time.process_time()
     sets = predictor.predict_set(test, alpha=ALPHA)
     predicted = time.process_time()
+    codes = test.require_labels("ERT")
     covered, table = sets.covers(test.labels), inputs(test, trust)
     split = StandardConformal(score=APS(scale="tail")).calibrate(calibration)
-    same = covered_at_size(split.scores(test), sets.sizes.mean(), test.codes)
+    same = covered_at_size(split.scores(test), sets.sizes.mean(), codes)
     return [
         covered.mean(),
         sets.sizes.mean(),
         100.0 * (sets.sizes == test.n_classes).mean(),
         *excess_risk(table, covered),
-        class_under(covered, test.codes),
+        class_under(covered, codes),
         *excess_risk(table, same),
-        class_under(same, test.codes),
+        class_under(same, codes),
         fitted - start,
         predicted - fitted,
     ]

@@ -12,8 +12,10 @@ from trustsets import (
     Confidence,
     ModelOutputs,
     MondrianConformal,
+    Predictor,
     StandardConformal,
     Trust,
+    TrustScore,
     compare,
 )
 from trustsets.demo import load
@@ -29,7 +31,7 @@ the part below it. In bold: within 0.1 of the best of the block.
 """
 
 
-def methods(trust: object) -> dict[str, object]:
+def methods(trust: TrustScore | None) -> dict[str, Predictor]:
     """Predictors by name, the reference last."""
     cells = Bins(Confidence(), Trust(), counts=6, spacing="quantile")
     return {
@@ -49,7 +51,7 @@ def main() -> None:
     for name in ("real", "digits"):
         task = load(name)
         samples = ModelOutputs.concat([task.calibration, task.test]).with_trust(task.trust)
-        predictors: dict[str, list[object]] = {method: [] for method in methods(task.trust)}
+        predictors: dict[str, list[Predictor]] = {method: [] for method in methods(task.trust)}
         tests = []
         for seed in range(1, options.seeds + 1):
             calibration, test = samples.split(0.5, seed=seed)

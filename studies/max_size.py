@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from trustsets import ConditionalConformal, ModelOutputs, TrustScore
-from trustsets.predictors import max_size
+from trustsets.predictors import conditional
 
 NAMES = ("cifar100", "cifar100lt", "ham10000")
 SIZES = (1, 2, 3, 5)
@@ -77,13 +77,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bench", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--errors", type=float, nargs="+", default=[max_size.ERRORS])
+    parser.add_argument("--errors", type=float, nargs="+", default=[conditional.ERRORS])
     arguments = parser.parse_args()
     print(f"{'data':<12}{'errors':>7}{'k':>4}" + "".join(f"{name:>10}" for name in COLUMNS))
     for name in NAMES:
         outputs = load(arguments.bench, name)
         for errors in arguments.errors:
-            max_size.ERRORS = errors
+            conditional.ERRORS = errors
             for size, row in zip(SIZES, study(outputs, arguments.seeds), strict=True):
                 numbers = "".join(f"{number:>10.3f}" for number in row)
                 print(f"{name:<12}{errors:>7g}{size:>4}{numbers}", flush=True)

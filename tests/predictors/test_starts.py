@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import trustsets
 from trustsets import ConditionalConformal, Confidence, Polynomial
@@ -53,11 +54,13 @@ def test_a_loaded_model_answers_without_a_search(saved, monkeypatch):
     np.testing.assert_array_equal(again.thresholds, sets.thresholds)
     np.testing.assert_array_equal(again.mask, sets.mask)
     for alpha in ALPHAS:
-        own, other = (one._problem.fit(alpha) for one in (loaded, predictor))
-        np.testing.assert_array_equal(own.basic_points, other.basic_points)
-        assert own.certificate.holds
+        first, second = (one._problem.fit(alpha) for one in (loaded, predictor))
+        np.testing.assert_array_equal(first.basic_points, second.basic_points)
+        assert first.certificate.holds
+    # A new alpha starts from the nearest fit; a new calibration has none and must search.
+    loaded.predict_set(test, alpha=0.3)
     with pytest.raises(AssertionError, match="searched"):
-        loaded.predict_set(test, alpha=0.3)
+        clone(predictor).calibrate(predictor.calibration_).predict_set(test, alpha=0.3)
 
 
 def test_starts_are_kept_from_file_to_file(saved, tmp_path):

@@ -360,7 +360,7 @@ class Predictor(Estimator, ABC):
         >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
         >>> predictor = StandardConformal(score=APS(), allow_empty=True).calibrate(outputs)
         >>> predictor.predict_p(outputs[0]), predictor.predict_p(outputs[0], [0.05, 0.1, 0.3])
-        (array([[1.  , 0.3 , 0.1 ]]), array([[1. , 0.3, 0.1]]))
+        (array([[1. , 0.3, 0.1]]), array([[1. , 0.3, 0.1]]))
         """
         p_values, _, predicted = self._p_values(outputs, alphas)
         if not self.allow_empty:
