@@ -1,7 +1,7 @@
 """The base fit: quantile regression without a test point, from which all paths start.
 
-The problem is to minimise ``sum_i copies_i loss(s_i - Q_i b) - linear @ b`` over b. Three parts
-work together:
+The problem is to minimise ``sum_i m_i loss(s_i - Q_i b) - linear @ b`` over b, with ``m_i`` the
+multiplicity of point i. Three parts work together:
 
 - the *descent* goes from vertex to vertex down the steepest edge (`descend`);
 - the *active set* reduces a large problem to few of its points and checks the solution against all
@@ -197,6 +197,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
         new = sign * max(length, TINY)
         left_at = multiplicities[out] * (1.0 - alpha if new > 0.0 else -alpha)
         came_from = multiplicities[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
+        # Only these two points change their role, so the sum changes by their two rows.
         for j in range(rank):
             total[j] += left_at * rows[out, j] - came_from * rows[entering, j]
         residual[out], residual[entering] = new, 0.0
@@ -223,8 +224,8 @@ def _steepest_edge(
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(inverse)):
         eta = -row_dot(inverse, k, total)
-        size = multiplicities[basic[k]]
-        above, below = eta - size * (1.0 - alpha), -alpha * size - eta
+        multiplicity = multiplicities[basic[k]]
+        above, below = eta - multiplicity * (1.0 - alpha), -alpha * multiplicity - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:
             continue
@@ -347,15 +348,15 @@ def _perturbed_residuals(
     """
     rows, norms, perturbations = data.rows, data.norms, data.perturbations
     centred_scores = data.centred_scores
-    beta, small = np.empty(len(basic)), np.empty(len(basic))
+    beta, perturbation_beta = np.empty(len(basic)), np.empty(len(basic))
     _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, perturbations, basic, inverse, small)
-    size = np.sqrt(dot(beta, beta))
+    _solve_vertex(rows, perturbations, basic, inverse, perturbation_beta)
+    beta_length = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
-        plain = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = perturbations[i] - row_dot(rows, i, small)
-        if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
-            out[i] += plain
+        score_residual = centred_scores[i] - row_dot(rows, i, beta)
+        out[i] = perturbations[i] - row_dot(rows, i, perturbation_beta)
+        if abs(score_residual) > ROUNDING * (abs(centred_scores[i]) + norms[i] * beta_length):
+            out[i] += score_residual
     for k in range(len(basic)):
         out[basic[k]] = 0.0
 
@@ -373,9 +374,9 @@ def _solve_vertex(
         out[j] = 0.0
     for _ in range(3):
         for k in range(rank):
-            left = _gap(rows, basic[k], out, values[basic[k]])
+            residual = _gap(rows, basic[k], out, values[basic[k]])
             for j in range(rank):
-                out[j] += left * inverse[k, j]
+                out[j] += residual * inverse[k, j]
 
 
 @inner()
@@ -443,20 +444,20 @@ def certify(
 ) -> Vertex:
     """Compute everything about a vertex anew, with the numbers that prove it optimal."""
     low, high = -alpha * data.multiplicities[basic], (1.0 - alpha) * data.multiplicities[basic]
-    block = data.rows[basic]
+    basic_rows = data.rows[basic]
     inverse, residuals = _solve_at(data, basic)
     beta = inverse.T @ data.centred_scores[basic]
-    off = float(np.abs(data.centred_scores[basic] - block @ beta).max(initial=0.0))
+    basic_residual = float(np.abs(data.centred_scores[basic] - basic_rows @ beta).max(initial=0.0))
     slopes = loss_slopes(data.multiplicities, residuals > 0.0, alpha)
     slopes[basic] = 0.0
     total = linear + compensated_sum(data.rows, slopes)
     eta = -inverse @ total
     # One step of refinement removes the error of the inverse.
-    eta -= inverse @ (block.T @ eta + total)
+    eta -= inverse @ (basic_rows.T @ eta + total)
     certificate = Certificate(
         dual_violation=float(np.maximum(eta - high, low - eta).max(initial=0.0)),
-        sign_violation=off / data.score_scale,
-        equality_residual=float(np.abs(block.T @ eta + total).max(initial=0.0)),
+        sign_violation=basic_residual / data.score_scale,
+        equality_residual=float(np.abs(basic_rows.T @ eta + total).max(initial=0.0)),
         pivots=pivots,
     )
     return Vertex(basic, inverse, residuals, total, eta, certificate)

@@ -549,6 +549,7 @@ def _follow(
         if leaving < 0 or done + share > 1.0:
             value, accurate = _finish(scan, state)
             return value, EXACT if accurate else FALLBACK, pivot, members
+        # Dual values and goal move together; the shares of the way add up to 1 at the goal.
         done += share
         _leave(leaving, share, scan.alpha, state)
         length, entering, scanned, skipped = _first_crossing(members, scan, state)
@@ -602,8 +603,8 @@ def _anchor(members: int, scan: Scan, state: PathState) -> int:
             if side == 0.0 and slot[k] == m:
                 slot[k] = kept
         state.position[kept] = position
-        for a in range(SPEED):
-            member[a, kept] = member[a, m]
+        for field in range(SPEED):
+            member[field, kept] = member[field, m]
         for j in range(rank):
             state.row[kept, j] = state.row[m, j]
         kept += 1
@@ -618,9 +619,9 @@ def _anchor(members: int, scan: Scan, state: PathState) -> int:
 
 
 @inner(inline="always")
-def _bound(alpha: float, upper: bool, multiplicities: float) -> float:
+def _bound(alpha: float, upper: bool, multiplicity: float) -> float:
     """Bound of a dual value; the box of a point grows with its multiplicity."""
-    return multiplicities * (1.0 - alpha if upper else -alpha)
+    return multiplicity * (1.0 - alpha if upper else -alpha)
 
 
 @inner()
@@ -683,16 +684,17 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
     edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
     spread, group_key, counters, gate = scan.spread, scan.group_key, state.counters, state.gate
-    step, anchor, hidden = counters[STEP], counters[ANCHOR], counters[ANCHOR_MEMBERS]
-    shift, long = vectors[ANCHOR_SHIFT], dot(edge, edge)
-    tiny, far = EDGE_TOL * np.sqrt(long), np.sqrt(dot(shift, shift))
-    # Terms of the distances from base vertex and anchor, which are quadratic along the edge.
-    here, along = dot(from_base, from_base), dot(from_base, edge)
-    gone, ahead = dot(from_anchor, from_anchor), dot(from_anchor, edge)
+    step, anchor, anchor_members = counters[STEP], counters[ANCHOR], counters[ANCHOR_MEMBERS]
+    shift, edge_square = vectors[ANCHOR_SHIFT], dot(edge, edge)
+    tiny, anchor_distance = EDGE_TOL * np.sqrt(edge_square), np.sqrt(dot(shift, shift))
+    # Squared distances from base vertex and anchor are quadratic along the edge; their terms.
+    base_square, base_along = dot(from_base, from_base), dot(from_base, edge)
+    anchor_square, anchor_along = dot(from_anchor, from_anchor), dot(from_anchor, edge)
     # Members come first: they are few, and a short step makes the scan short.
     length, entering = _member_crossing(members, tiny, state.row, state.member, edge)
-    radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
-    scanned, skipped, edge_length = 0, 0, RADIUS_SLACK * np.sqrt(long)
+    radius = _after(base_square, base_along, edge_square, length)
+    reach = _after(anchor_square, anchor_along, edge_square, length)
+    scanned, skipped, edge_length = 0, 0, RADIUS_SLACK * np.sqrt(edge_square)
     for superblock in range(len(scan.centres)):
         # Group keys grow, so no later block can have a crossing either.
         if group_key[superblock * WIDTH] > radius:
@@ -702,11 +704,11 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
             bounded_for[superblock] = anchor
             block_products(scan.centres, superblock, shift, cache, WITH_WAY)
             for lane in range(WIDTH):
-                block, middle = superblock * WIDTH + lane, cache[WITH_WAY, lane]
-                around = spread[block] * far
-                slack = FLOOR_SLACK * (abs(middle) + around)
+                block, centre_product = superblock * WIDTH + lane, cache[WITH_WAY, lane]
+                spread_term = spread[block] * anchor_distance
+                slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
                 least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
-                floor[block] = least - (middle + around + slack)
+                floor[block] = least - (centre_product + spread_term + slack)
             _set_gate(superblock, scan.extent, floor, gate)
         # The products of the whole superblock with the way are below all of its floors.
         if reach < gate[superblock]:
@@ -721,8 +723,9 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 continue
             if near_at[block] == step:
                 # The way of this step alone may be too short for the residuals at the vertex.
-                middle, around = cache[WITH_EDGE, lane], spread[block] * edge_length
-                drop[block] = middle + around + FLOOR_SLACK * (abs(middle) + around)
+                centre_product, spread_term = cache[WITH_EDGE, lane], spread[block] * edge_length
+                slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
+                drop[block] = centre_product + spread_term + slack
                 if length * drop[block] < near[block]:
                     visits[SKIPPED, skipped] = block
                     skipped += 1
@@ -735,12 +738,13 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 block_products(scan.blocks, block, shift, cache, row)
                 for i in range(WIDTH):
                     cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
-                _hide(block, ZERO, hidden, row, state)
+                _hide(block, ZERO, anchor_members, row, state)
                 least = np.inf
                 for i in range(WIDTH):
                     least = min(least, cache[row, i])
                 floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
                 _set_gate(superblock, scan.extent, floor, gate)
+                # The true minimum is at least the bound before it, so it may rule the block out.
                 if bound < floor[block]:
                     continue
             if updated_at[block] != step:
@@ -749,14 +753,15 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 block_products(scan.blocks, block, from_anchor, cache, row)
                 for i in range(WIDTH):
                     cache[row, i] = cache[first + AT_ANCHOR, i] - cache[row, i]
-                _hide(block, hidden, members, row, state)
+                _hide(block, anchor_members, members, row, state)
             visits[SCANNED, scanned] = block
             scanned += 1
             block_products(scan.blocks, block, edge, cache, first + RATE)
             shorter, crossing = _block_crossing(cache, first, tiny, length)
             if crossing >= 0:
                 length, entering = shorter, members + block * WIDTH + crossing
-                radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
+                radius = _after(base_square, base_along, edge_square, length)
+                reach = _after(anchor_square, anchor_along, edge_square, length)
     return length, entering, scanned, skipped
 
 
@@ -772,12 +777,14 @@ def _set_gate(superblock: int, extent: FloatArray, floor: FloatArray, gate: Floa
 
 
 @inner(inline="always")
-def _after(square: float, along: float, long: float, length: float) -> float:
+def _after(square: float, along: float, edge_square: float, length: float) -> float:
     """Distance after a step of `length`, from the squared distance before it and its terms."""
     if length >= UNREACHED:
         # Beyond all keys, but below the infinite keys of padding.
         return UNREACHED * UNREACHED
-    return float(RADIUS_SLACK * np.sqrt(max(square + length * (2.0 * along + length * long), 0.0)))
+    return float(
+        RADIUS_SLACK * np.sqrt(max(square + length * (2.0 * along + length * edge_square), 0.0))
+    )
 
 
 @inner()
@@ -873,12 +880,12 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
         for j in range(row.shape[1]):
             row[new, j] = side * scan.blocks[block, j, lane]
         members += 1
-    multiplicities = member[MULTIPLICITY, new]
-    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, multiplicities)
+    multiplicity = member[MULTIPLICITY, new]
+    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, multiplicity)
     member[SIDE, new] = 0.0
     member[RESIDUAL, new] = 0.0
     state.slot[leaving] = new
-    vectors[BASIC_MULTIPLICITY, leaving] = multiplicities
+    vectors[BASIC_MULTIPLICITY, leaving] = multiplicity
     vectors[DUAL, leaving] = bound
     exchange(state.inverse, leaving, row[new], ratio)
     # The rank-one update of the inverse changes the coefficients by the same ratios.
@@ -907,15 +914,15 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
         vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)
         from_base[k] = 0.0
     for k in range(rank):
-        start = _base_residual(position[slot[k]], rank, scan)
+        base_residual = _base_residual(position[slot[k]], rank, scan)
         for j in range(rank):
-            from_base[j] += start * inverse[k, j]
+            from_base[j] += base_residual * inverse[k, j]
     for j in range(rank):
         vectors[FROM_ANCHOR, j] = from_base[j] - vectors[ANCHOR_SHIFT, j]
     for m in range(members):
         if member[SIDE, m] != 0.0:
-            start = _base_residual(position[m], rank, scan)
-            member[RESIDUAL, m] = start - row_dot(row, m, from_base)
+            base_residual = _base_residual(position[m], rank, scan)
+            member[RESIDUAL, m] = base_residual - row_dot(row, m, from_base)
     return True
 
 
@@ -947,25 +954,27 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     # The second round measures what the first has left.
     _refine(test_row, coefficient, state)
     _refine(target, dual, state)
-    off_dual = _refine(target, dual, state)
-    off = accurate_coefficients(state.row, slot, inverse, test_row, coefficient, rest, scores)
+    dual_error = _refine(target, dual, state)
+    coefficient_error = accurate_coefficients(
+        state.row, slot, inverse, test_row, coefficient, rest, scores
+    )
     drift, outside = 0.0, 0.0
     for k in range(rank):
-        position, multiplicities, eta = (
+        position, multiplicity, eta = (
             state.position[slot[k]],
             vectors[BASIC_MULTIPLICITY, k],
             dual[k],
         )
-        start = _base_residual(position, rank, scan)
-        drift = max(drift, abs(start - row_dot(state.row, slot[k], vectors[FROM_BASE])))
+        base_residual = _base_residual(position, rank, scan)
+        drift = max(drift, abs(base_residual - row_dot(state.row, slot[k], vectors[FROM_BASE])))
         outside = max(
-            outside, eta - multiplicities * (1.0 - scan.alpha), -multiplicities * scan.alpha - eta
+            outside, eta - multiplicity * (1.0 - scan.alpha), -multiplicity * scan.alpha - eta
         )
         scores[k] = scan.score[position]
     value = weighted_sum(coefficient, rest, scores)
-    size = max(1.0, np.sqrt(dot(test_row, test_row)))
-    accurate = off <= CHECK_TOL * size and off_dual <= CHECK_TOL * size
-    return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= scan.tolerance
+    row_length = max(1.0, np.sqrt(dot(test_row, test_row)))
+    accurate = coefficient_error <= CHECK_TOL * row_length and dual_error <= CHECK_TOL * row_length
+    return value, accurate and outside <= 10.0 * CHECK_TOL * row_length and drift <= scan.tolerance
 
 
 @inner()

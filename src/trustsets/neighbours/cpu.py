@@ -336,6 +336,7 @@ def squared_distance(
     total = 0.0
     factor = scale[i]
     for j in range(queries.shape[1]):
+        # The difference comes before the square: expanding it would cancel digits of close rows.
         gap = queries[q, j] - float64(features[i, j]) * factor
         total += gap * gap
     return total
@@ -353,9 +354,9 @@ def ruled_out(
     by more than that.
     """
     width = queries.shape[1] - 2
-    beyond = float64(queries[q, width]) - float64(points[i, width])
-    replaced = float64(queries[q, width + 1]) - float64(points[i, width + 1])
-    total = low + (beyond * beyond - replaced * replaced)
+    norm_gap = float64(queries[q, width]) - float64(points[i, width])
+    replaced_gap = float64(queries[q, width + 1]) - float64(points[i, width + 1])
+    total = low + (norm_gap * norm_gap - replaced_gap * replaced_gap)
     shorten = 1.0 - 2.0 * (width + 8) * UNIT32
     whole = width // STRIDE
     for block in range(whole):
@@ -443,21 +444,21 @@ def seed(tile: Any, full: NDArray[Any], reference: Any, best: NDArray[Any]) -> N
     width = products.shape[1]
     if width < wanted:
         return
-    line = np.empty(width, np.float32)
+    remaining = np.empty(width, np.float32)
     for i in range(products.shape[0]):
         q = rows[i]
         if best[q] < np.inf:
             continue
         largest = 0.0
         for j in range(width):
-            line[j] = products[i, j]
+            remaining[j] = products[i, j]
         for _ in range(wanted):
             least = 0
             for j in range(width):
-                if line[j] < line[least]:
+                if remaining[j] < remaining[least]:
                     least = j
             largest = max(largest, squared_distance(full, q, features, first + least, scale))
-            line[least] = np.inf
+            remaining[least] = np.inf
         best[q] = largest
 
 
@@ -513,6 +514,7 @@ def examine(
             continue
         computed += 1
         distance = squared_distance(full, q, features, point, scale)
+        # At equality, too: the class of lower number wins a tie.
         if distance <= best[q]:
             _update(state, q, codes[point], needed[codes[point]], distance)
     return computed
