@@ -11,6 +11,7 @@ page.
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -256,6 +257,7 @@ def summarize(options: argparse.Namespace, sets: list[DataSet], library: Library
         summary[data.name] = {**describe(data, library, len(splits)), "methods": methods}
     return {
         "commit": _commit(),
+        "default": _default(),
         "code": {part: fingerprint(part) for part in PARTS},
         "command": "make evidence",
         "alpha": ALPHA,
@@ -293,6 +295,15 @@ def _commit() -> str:
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", pattern]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.strip() or "unknown"
+
+
+def _default() -> str:
+    """Fingerprint of the default that ran, as in the stamps of the other pages of results."""
+    spec = importlib.util.spec_from_file_location("results", ROOT / "studies" / "results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.fingerprint())
 
 
 def _version(name: str) -> str:

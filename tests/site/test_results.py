@@ -1,6 +1,7 @@
 """Pages of results were made with the default that ships, and say how."""
 
 import importlib.util
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def test_pages_were_made_with_the_default_that_ships(page):
     """`make results` remakes them."""
     stamps = results.STAMP.findall((results.RESULTS / page).read_text())
     assert stamps == [results.fingerprint()]
+
+
+def test_the_benchmark_judged_the_default_that_ships():
+    """`make evidence` runs it again."""
+    content = json.loads((results.RESULTS / "coverage.json").read_text())
+    assert content["default"] == results.fingerprint()
 
 
 def test_every_parameter_and_constant_of_the_default_is_in_the_fingerprint(monkeypatch):
