@@ -295,7 +295,7 @@ class ConditionalConformal(Predictor):
             return ClassBias(prevalence=_PREVALENCE) if isinstance(self.basis, str) else None
         return self.class_bias
 
-    def _checked_calibration_alphas(self, alphas: Any, n: int) -> Floats:
+    def _check_calibration_alphas(self, alphas: Any, n: int) -> Floats:
         return read_alphas(alphas, "alphas", n)
 
     def _fit(
@@ -482,7 +482,7 @@ class ConditionalConformal(Predictor):
         """
         basis = self.conditions_on
         problem = self._cached("weighted", lambda: self._problem.weighted(weights))
-        by_class = len(new) == 1 and (len(outputs) > 1 or new.shape[1] > 1)
+        by_class = new.shape[1] > 1
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):
             thresholds = problem.thresholds(basis.design(outputs) * new, alphas)
