@@ -461,6 +461,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
     unseen = results.sets()
     splits = {data["splits"] for data in content["sets"].values()}
     parts = [
+        "---\nhide: [toc]\n---",
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}, seeds 1 "
         f"to {max(splits)}, alpha = {content['alpha']}, by a protocol written before the run "
@@ -475,7 +476,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"`ConditionalConformal()` against split conformal sets of the same mean size, on "
         f"{len(unseen)} unseen data sets:",
         summary(results),
-        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
+        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)"
+        "{ .diagram }",
         "*One point per method; the star is the default. The line is split conformal prediction "
         "at other alphas: points below it are better at equal size. Sets more than "
         f"{LARGEST_SHOWN:g} times as large as at alpha are not shown.*",
