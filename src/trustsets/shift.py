@@ -2,8 +2,8 @@ r"""Predictors for other populations than that of calibration: label shift and c
 
 1. `AdaptedConformal`: a calibrated predictor with weights for another population.
 2. Label shift. With f the calibrated probabilities and p the calibration prevalences, the density
-   of new outputs is proportional to :math:`\sum_y q_y f_y(x) / p_y`; the q of largest likelihood are
-   the estimate. Probabilities are calibrated by a temperature and a constant for each class:
+   of new outputs is proportional to :math:`\sum_y q_y f_y(x) / p_y`; the q of largest likelihood
+   are the estimate. Probabilities are calibrated by a temperature and a constant for each class:
    without the constants the estimate is biased (Alexandari, Kundaje and Shrikumar 2020).
 3. Covariate shift. The weight of a sample is the ratio of the new to the old density of t(x), what
    tells the populations apart: the odds of "new" by a logistic regression between m new and n
