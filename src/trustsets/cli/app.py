@@ -61,6 +61,8 @@ ALARM = 3
 """Exit code when a monitor has an alarm."""
 # Groups and classes that a table shows: those that matter most.
 _MOST_ROWS = 12
+# Permuted outcomes behind the noise floor of the excess risk.
+_PERMUTATIONS = 4
 _MODEL = ".trustsets"
 
 _TRAIN = (
@@ -322,7 +324,7 @@ def audit(
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
         shared: dict[str, Any] = {"level": level, "seed": options.seed}
         regions = find_regions(sets, left_out, **shared)
-        risk = excess_risk(sets, left_out, **shared)
+        risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS, **shared)
         evaluation = audit_predictor(predictor, alpha, sets=sets, level=level)
         evaluation = replace(evaluation, more=risk.metrics)
         details = {"Outputs": str(outputs), "Options": json.dumps(record)}
@@ -657,7 +659,7 @@ def report(
             shared: dict[str, Any] = {"level": options.level, "seed": options.seed}
             searched = {name: find_regions(one, samples, **shared) for name, one in sets.items()}
             for name, item in evaluations.items():
-                risk = excess_risk(sets[name], samples, **shared)
+                risk = excess_risk(sets[name], samples, n_permutations=_PERMUTATIONS, **shared)
                 evaluations[name] = replace(item, more=risk.metrics)
         write_report(
             output,
