@@ -27,19 +27,6 @@ DEFAULT, REFERENCE = "default", "split conformal"
 SIGNIFICANCE = 0.05
 SMALLEST_DIVISOR = 0.2
 """Ratios to fewer points than this say nothing: they are within the noise of the judge."""
-LOWER_IS_BETTER = (
-    "ert",
-    "ert_under",
-    "raw_ert",
-    "raw_ert_under",
-    "conf_trust_under",
-    "class_under",
-    "worst_slab",
-    "group_under",
-    "worst_group",
-    "true_below",
-    "true_under",
-)
 TITLES = {
     "ert": "ERT",
     "ert_under": "ERT under",
@@ -53,6 +40,7 @@ TITLES = {
     "true_below": "inputs of true coverage below 80%, in %",
     "true_under": "mean true shortfall",
 }
+"""Measures that are better when lower; others are coverage and sizes."""
 LARGEST_SHOWN = 3.0
 """Times the size of split conformal sets; larger sets are not in the figure."""
 TARGETS = {"ert": 0.6, "ert_under": 0.45}
@@ -170,7 +158,9 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% interval of a mean, the values being its units."""
+    """95% interval of a mean, the values being its units; everything if there is one value."""
+    if len(values) == 1:
+        return -np.inf, np.inf
     half = float(student.ppf(0.975, len(values) - 1)) * np.std(values, ddof=1) / len(values) ** 0.5
     return float(np.mean(values) - half), float(np.mean(values) + half)
 
@@ -366,7 +356,7 @@ def losses(results: Results) -> list[tuple[str, str, float, float, bool]]:
     rows = []
     for seen in (False, True):
         names = results.sets(seen)
-        for measure in LOWER_IS_BETTER:
+        for measure in TITLES:
             for verdict in results.verdicts(names, DEFAULT, "minus_equal_size", measure):
                 ours = results.pair(verdict.name, DEFAULT, "at_alpha", measure)
                 other = results.pair(verdict.name, DEFAULT, "equal_size", measure)
@@ -401,7 +391,7 @@ def _comparisons(results: Results) -> int:
     return sum(
         results.pair(name, DEFAULT, "minus_equal_size", measure) is not None
         for name in results.content["sets"]
-        for measure in LOWER_IS_BETTER
+        for measure in TITLES
     )
 
 
@@ -471,6 +461,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
     unseen = results.sets()
     splits = {data["splits"] for data in content["sets"].values()}
     parts = [
+        "---\nhide: [toc]\n---",
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}, seeds 1 "
         f"to {max(splits)}, alpha = {content['alpha']}, by a protocol written before the run "
@@ -485,7 +476,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"`ConditionalConformal()` against split conformal sets of the same mean size, on "
         f"{len(unseen)} unseen data sets:",
         summary(results),
-        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
+        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)"
+        "{ .diagram }",
         "*One point per method; the star is the default. The line is split conformal prediction "
         "at other alphas: points below it are better at equal size. Sets more than "
         f"{LARGEST_SHOWN:g} times as large as at alpha are not shown.*",
@@ -594,15 +586,18 @@ def headline(results: Results) -> str:
         low, high = interval(differences)
         verdicts = results.verdicts(names, DEFAULT, "minus_equal_size", measure)
         changes.append(
-            f"{TITLES[measure]} by {low:+.2f} to {high:+.2f} points (95% interval over data sets; "
-            f"lower on {sum(value < 0 for value in differences)} of {len(names)}, significant "
-            f"alone on {sum(verdict.sign < 0 for verdict in verdicts)})"
+            f"{TITLES[measure]} {np.mean(differences):+.2f} (95% interval over data sets "
+            f"{low:+.2f} to {high:+.2f}), lower on {sum(value < 0 for value in differences)} of "
+            f"{len(names)}, significant alone on {sum(verdict.sign < 0 for verdict in verdicts)}"
         )
     return (
         f"{table(head, rows)}\n\nMeans over {len(names)} data sets that nobody tuned on, ten "
-        "splits each, alpha = 0.1. ERT is the excess risk of the target coverage in percentage "
-        "points (0 is even coverage), with its under-coverage component. At equal size the "
-        f"default changes {changes[0]}, and {changes[1]}. {_best_peer(results, names)} "
+        "splits each, alpha = 0.1.\n\n"
+        "- **ERT**, the excess risk of the target coverage: how many percentage points coverage "
+        "given the input is away from 90%, as far as a second model can tell. *ERT under* counts "
+        "what is missing, *class under* what is missing by class.\n"
+        f"- **At equal mean size**: {'; '.join(changes)}.\n"
+        f"- **Other packages**: {_best_peer(results, names)} "
         "[All methods, data sets and losses](docs/results/coverage.md).\n"
     )
 
@@ -620,7 +615,7 @@ def _best_peer(results: Results, names: Sequence[str]) -> str:
 
     best = min(peers, key=lambda method: mean(method, "ert"))
     return (
-        f"The lowest ERT of another package, {mean(best, 'ert'):.2f}, has {best}, with sets "
+        f"the lowest ERT, {mean(best, 'ert'):.2f}, is that of {best}, with sets "
         f"{size_ratio(results, best, names):.2f} times as large as split conformal sets, "
         f"{100 * mean(best, 'empty'):.1f}% of them empty, and an under-coverage component of "
         f"{mean(best, 'ert_under'):.2f}."

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coverage_page import TITLES
 from data_sets import CACHE, ROOT, DataSet, Library, Task, available, checksum
 from measures import Judge
 from methods import DEFAULT, FEWER_SPLITS, METHODS, REFERENCE
@@ -36,23 +37,7 @@ from splits import ALPHA, LARGEST_TEST, Method, Split, quiet
 OUTPUT = ROOT / "docs" / "results" / "coverage.json"
 LAC_OF_SIZE = "LAC of the default's size"
 """A row that is no method: split conformal sets with LAC scores, as large as the default's."""
-MEASURES = (
-    "coverage",
-    "size",
-    "median_size",
-    "empty",
-    "ert",
-    "ert_under",
-    "raw_ert",
-    "raw_ert_under",
-    "conf_trust_under",
-    "class_under",
-    "worst_slab",
-    "group_under",
-    "worst_group",
-    "true_below",
-    "true_under",
-)
+MEASURES = ("coverage", "size", "median_size", "empty", *TITLES)
 VERSIONS = ("mapie", "torchcp", "crepes", "puncc", "covmetrics", "lightgbm", "scikit-learn")
 MEMORY_SET = "mnist1d"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")

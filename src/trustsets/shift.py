@@ -160,7 +160,8 @@ class AdaptedConformal(Predictor):
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         if isinstance(self.shift, ClassPrevalence):
             weights = self.shift.weights[self.state_.codes]
-            new = np.maximum(self.shift.weights, _LEAST_WEIGHT)[None, :]
+            by_class = np.maximum(self.shift.weights, _LEAST_WEIGHT)
+            new = np.broadcast_to(by_class, (len(outputs), by_class.size))
         else:
             assert self.model is not None
             self._warn_if_few(alphas)

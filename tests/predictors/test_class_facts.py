@@ -129,7 +129,7 @@ def test_even_classes_need_no_advice(make_outputs):
 
 def test_the_null_cluster_is_promised_only_what_it_gets(make_outputs):
     published = ClusteredConformal().calibrate(make_outputs(300))
-    assert "guarantees nothing for them" in published.summary()
+    assert "nothing is guaranteed for them" in published.summary()
     assert "hence marginally" not in published.summary()
     own = ClusteredConformal(null_cluster="own").calibrate(make_outputs(300))
     assert "included, and hence marginally" in own.summary()

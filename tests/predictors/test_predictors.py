@@ -241,7 +241,7 @@ BAD_PARAMETERS = [
     ({"score": APS}, "score must be a score"),
     ({"temperature": -1.0}, "temperature must be positive"),
     ({"temperature": "auto"}, "temperature must be None, a number"),
-    ({"temperature": TemperatureScaling()}, "unfitted TemperatureScaling"),
+    ({"temperature": TemperatureScaling()}, "fitted TemperatureScaling"),
     ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),
     ({"random_state": -1}, "random_state must not be negative"),
     ({"random_state": "x"}, "random_state must be"),

@@ -1,17 +1,14 @@
 """The code of docs/howto/tools.md runs, and the messages of its tables are those that come."""
 
 import re
-import sys
 from pathlib import Path
 
+import blocks
 import numpy as np
 import pytest
 
 from trustsets.errors import InputError
 from trustsets.extract import extract_outputs
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
-import blocks
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -403,7 +403,7 @@ def audit(
       trustsets audit held_out.npz --train train.npz -o audit.html
     """
     from trustsets.auditing import audit as audit_predictor
-    from trustsets.auditing import find_regions
+    from trustsets.auditing import excess_risk, find_regions
     from trustsets.files import check_output
     from trustsets.report import write_report
 
@@ -411,8 +411,9 @@ def audit(
     with console.progress("Auditing", None):
         predictor = _calibrated(outputs, options, "an audit", always_trust=True)
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
-        regions = find_regions(sets, left_out)
-        evaluation = audit_predictor(predictor, alpha, sets=sets, risk=True)
+        regions, risk = find_regions(sets, left_out), excess_risk(sets, left_out)
+        evaluation = audit_predictor(predictor, alpha, sets=sets)
+        evaluation = dataclasses.replace(evaluation, more=risk.metrics)
         write_report(
             output,
             {options.method: evaluation},

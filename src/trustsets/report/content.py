@@ -250,16 +250,10 @@ def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
 
 def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
     """Explanations of the metrics on the page that few readers know."""
-
-    def has(item: Evaluation, name: str) -> bool:
-        field = METRICS[name].field
-        return name in item.tables if field == "tables" else getattr(item, field) is not None
-
-    return [
-        (row.title, row.about)
-        for name, row in METRICS.items()
-        if row.about and any(has(item, name) for item in evaluations.values())
-    ]
+    shown = set(division_names(evaluations))
+    if any(item.correlation is not None for item in evaluations.values()):
+        shown.add("trust_rank")
+    return [(row.title, row.about) for name, row in METRICS.items() if row.about and name in shown]
 
 
 def _gaps(evaluations: Evaluations, name: str) -> Glance:
@@ -281,9 +275,8 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
     tables = [item.tables[name] for item in evaluations.values() if name in item.tables]
     if tables[0].has_names:
         rows.append(("Macro coverage", _cells(evaluations, f"{name}.macro")))
-        for least in dict.fromkeys(least for table in tables for least in table.below):
-            cells = _cells(evaluations, f"{name}.below_{least}", floor=True)
-            rows.append((f"Covered less than {100.0 * float(least):.4g}%", cells))
+        cells = _cells(evaluations, f"{name}.below_half", floor=True)
+        rows.append(("Covered less than 50%", cells))
     return Glance(division_title(name), rows)
 
 

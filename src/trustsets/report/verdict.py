@@ -183,7 +183,7 @@ def _p_values(
     sizes = np.floor(np.multiply(n, share)).astype(np.int64)
     # Where no exact law is known, its mean is 1 - alpha and its variance that of so many samples.
     functions = None if exact else 0
-    return check_guarantee(covered, count, sizes, evaluation.alpha, n_functions=functions).p_value
+    return check_guarantee(covered, count, sizes, evaluation.alpha, n_functions=functions)
 
 
 def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Any) -> Floats:
@@ -196,7 +196,7 @@ def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Any) -> Fl
     """
     if isinstance(predictor, MondrianConformal) and (table.name,) == _guaranteed_tables(predictor):
         counts = [predictor.cell_counts_.get(label, 0) for label in table.labels]
-        return check_guarantee(table.covered, table.count, counts, evaluation.alpha).p_value
+        return check_guarantee(table.covered, table.count, counts, evaluation.alpha)
     share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
     return _p_values(table.covered, table.count, evaluation, predictor, share)
 
@@ -298,7 +298,7 @@ def _at_equal_size(comparison: Comparison) -> str:
     methods = [key[-1] for key in rows if key[0] == setting]
     parts = []
     for i, name in enumerate(comparison.columns):
-        table, part, _ = split_name(name)
+        table, part = split_name(name)
         if part in ("shortfall", "under"):
             values = [number(rows[setting, method][i].mean) for method in methods]
             kind = "by excess risk" if part == "under" else f"over {_of_bins(table)}"
