@@ -222,7 +222,7 @@ def test_factors_of_a_product_learn_where_their_parts_would():
     basis = ClassClusters(2) * Groups("site")
     predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
     # Both sites are known, although the clusters come from samples of one of them.
-    assert predictor.conditions_on.right.values == (("a", "b"),)
+    assert predictor.conditions_on.parts[1].values == (("a", "b"),)
 
 
 def test_a_penalty_of_groups_limits_thresholds_of_their_products():

@@ -176,7 +176,6 @@ def plan(
     probability: Annotated[float, option("SHARE", "How likely it should be kept.")] = 0.95,
     samples: Annotated[int | None, option("N", "Calibration samples there are.")] = None,
     share: Annotated[list[str] | None, option("NAME=SHARE", "A group and its share.")] = None,
-    gap: Annotated[float | None, option("SHARE", "Gap that a test should see.")] = None,
     group: Groups = None,
     label_column: LabelColumn = None,
     *,
@@ -211,13 +210,7 @@ def plan(
         source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
         labelled = source.read_labelled("a plan")
     result = make_plan(
-        alpha,
-        within,
-        probability,
-        outputs=labelled,
-        n=samples,
-        groups=shares or None,
-        gap=gap,
+        alpha, within, probability, outputs=labelled, n=samples, groups=shares or None
     )
     if console.settings.json:
         console.print_json(resolved(context) | result.to_dict())
@@ -318,7 +311,7 @@ def audit(
       trustsets audit held_out.npz --train train.npz -o audit.html
     """
     from trustsets.auditing import audit as audit_predictor
-    from trustsets.auditing import find_regions
+    from trustsets.auditing import excess_risk, find_regions
     from trustsets.files import check_output
     from trustsets.report import write_report
 
@@ -329,7 +322,9 @@ def audit(
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
         shared: dict[str, Any] = {"level": level, "seed": options.seed}
         regions = find_regions(sets, left_out, **shared)
-        evaluation = audit_predictor(predictor, alpha, sets=sets, risk=True, **shared)
+        risk = excess_risk(sets, left_out, **shared)
+        evaluation = audit_predictor(predictor, alpha, sets=sets, level=level)
+        evaluation = replace(evaluation, more=risk.metrics)
         details = {"Outputs": str(outputs), "Options": json.dumps(record)}
         if predictor.n_tuning_:
             details["Tuning samples"] = f"{predictor.n_tuning_:,}, not audited"
@@ -720,7 +715,6 @@ def _evaluated(
                     metrics=split_names(options.metric or ()) or None,
                     bins={"conf_frequency": FrequencyBins(counts)},
                     level=options.level,
-                    seed=options.seed,
                 )
             except InputError as error:
                 path = options.paths[name]
