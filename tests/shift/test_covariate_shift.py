@@ -196,6 +196,7 @@ def test_ties_are_within_the_thresholds_they_make(monkeypatch):
 
 
 def test_no_sample_is_weighted_by_a_model_that_saw_it():
+    """Deterministic: fails if the weight of a sample depends on itself."""
     numbers, seen = np.arange(40.0), []
     is_new, folds = numbers >= 25, np.arange(40) % 5
 
@@ -256,6 +257,7 @@ def test_large_weights_are_clipped_and_tiny_ones_dropped():
     ],
 )
 def test_samples_outside_have_full_sets_and_a_warning(predictor):
+    """Deterministic: fails if such samples have small sets or `adapt` is silent."""
     predictor.calibrate(draw(400, 0), tuning=draw(100, 9))
     far, near = draw(300, 1, move=5.0), draw(300, 2)
     with pytest.warns(TrustSetsWarning, match="300 of 300 unlabelled samples are where there are"):
@@ -284,6 +286,7 @@ def test_changed_labels_are_not_seen_and_cost_coverage():
 
 
 def test_a_small_effective_size_is_stated():
+    """Deterministic: fails if few effective samples pass in silence."""
     predictor = StandardConformal().calibrate(draw(400, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrustSetsWarning)

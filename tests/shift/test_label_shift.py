@@ -169,6 +169,7 @@ def test_equal_shares_change_no_set(predictor, digits, monkeypatch):
 
 
 def test_coverage_given_the_class_needs_no_weights(monkeypatch):
+    """Deterministic: fails if prevalences change class-conditional sets."""
     predictor = MondrianConformal(by="class").calibrate(draw(OLD, 400, 0))
     adapted, test = adapt_to(monkeypatch, predictor, known(OLD, NEW)), draw(NEW, 200, 1)
     mine, theirs = adapted.predict_set(test, 0.1), predictor.predict_set(test, 0.1)
