@@ -30,7 +30,6 @@ from trustsets import (
 )
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.scores import MarginScore, TopK
-from trustsets.statistics import ClassFrequency
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
 SCORES += [SAPS(), TopK(), MarginScore()]
@@ -154,18 +153,6 @@ def test_joined_classes_stand_side_by_side(make_outputs):
     joined = (parts[0] + parts[1] + parts[2]).fit(observed).design(observed)
     alone = np.hstack([part.fit(observed).design(observed) for part in parts])
     np.testing.assert_array_equal(joined, alone)
-
-
-def test_statistics_against_their_definitions(make_outputs):
-    outputs = make_outputs(60)
-    observed, p = outputs, outputs.probabilities
-    ranked = np.sort(p, axis=1)
-    np.testing.assert_allclose(Margin().measure(observed), ranked[:, -1] - ranked[:, -2])
-    np.testing.assert_allclose(Entropy().measure(observed), -(p * np.log(p)).sum(axis=1))
-    counts = (5, 10, 20, 40, 80)
-    np.testing.assert_allclose(
-        ClassFrequency(counts=counts).measure(observed), np.log1p(counts)[outputs.predicted]
-    )
 
 
 def test_transforms_are_logarithms_and_ranks(make_outputs):
@@ -311,7 +298,6 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
         ({"basis": PrincipalComponents(4)}, outputs, "n_components=4 exceeds"),
         ({"basis": Custom(lambda o: np.ones((2, 1)))}, outputs, "one row per sample; got 2"),
         ({"basis": Custom(lambda o: np.full((len(o), 1), np.nan))}, outputs, "must be finite"),
-        ({"basis": Polynomial(of=(ClassFrequency(),))}, outputs, "counts for each of the 5"),
     ]
     for change, given, message in wrong:
         good = predictor.get_params(deep=False)

@@ -85,7 +85,7 @@ def known_weights(calibration, *_):
     constant = np.log(TILT / (np.exp(TILT) - 1.0))
     coefficients = np.array([constant, 1.0])
     model = WeightModel(Custom(log_ratio), np.zeros(1), np.ones(1), False, coefficients)
-    return model, CovariateWeights("it", model.of(calibration), 0, 1, 0, 1.0, 1.0)
+    return model, CovariateWeights("it", model.of(calibration), 0, 1, 0, 1.0)
 
 
 def gaps(adapted, plain, test, kind):
