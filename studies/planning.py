@@ -114,7 +114,7 @@ def main() -> None:
         found = group_coverages(rng, n, share, alpha, runs)
         show("group", (alpha, within, probability, share), n, probability, found)
     for alpha, within, probability, functions in FUNCTIONS:
-        law = CoverageLaw(alpha, functions)
+        law = CoverageLaw(alpha)
         n = law.needed(within, probability)
         promised = float(law.probability(np.array([n]), within)[0])
         found = function_coverages(rng, n, functions, alpha, options.fits)
