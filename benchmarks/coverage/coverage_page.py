@@ -41,6 +41,7 @@ TITLES = {
     "true_under": "mean true shortfall",
 }
 """Measures that are better when lower; others are coverage and sizes."""
+RESAMPLES = 10_000
 LARGEST_SHOWN = 3.0
 """Times the size of split conformal sets; larger sets are not in the figure."""
 TARGETS = {"ert": 0.6, "ert_under": 0.45}
@@ -278,6 +279,73 @@ def default_table(results: Results, names: Sequence[str]) -> str:
     return table(head, rows)
 
 
+def avoidable_ratio(values: Any) -> float:
+    """Ratio of what default and split conformal sets have above the floor, in the mean.
+
+    `values` has a row of floor, default and split conformal sets for each data set.
+    """
+    lowest, ours, other = np.mean(values, axis=0)
+    return float((ours - lowest) / (other - lowest))
+
+
+def floor_rows(results: Results, names: Sequence[str], measure: str = "ert") -> Any:
+    """Floor, default and split conformal sets of its size, by data set; shape (S, 3)."""
+    floors = [results.content["sets"][name]["floor"][measure][0] for name in names]
+    columns = [results.means(names, DEFAULT, part, measure) for part in ("at_alpha", "equal_size")]
+    return np.column_stack([floors, *columns])
+
+
+def has_floors(results: Results) -> bool:
+    """Whether the file has them."""
+    return all("floor" in data for data in results.content["sets"].values())
+
+
+def floor_section(results: Results) -> list[str]:
+    """What no sets that contain the most likely class can avoid, in words."""
+    if not has_floors(results):
+        return []
+    names = results.sets()
+    rows, raw = floor_rows(results, names), floor_rows(results, names, "raw_ert")
+    ratio = avoidable_ratio(rows)
+    draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLES, len(rows)))
+    low, high = np.quantile([avoidable_ratio(rows[draw]) for draw in draws], (0.025, 0.975))
+    lowest, ours, other = rows.mean(axis=0)
+    target = TARGETS["ert"] * other
+    above = [names[i] for i in np.flatnonzero(rows[:, 0] > TARGETS["ert"] * rows[:, 2])]
+    over = ours - np.mean(results.means(names, DEFAULT, "at_alpha", "ert_under"))
+    return [
+        "## What non-empty sets cannot avoid",
+        "A set that contains the most likely class covers an input at least as often as that class "
+        "is right. The floor is the over-coverage that follows: that of sets of the most likely "
+        "class alone, by the same judge and splits, computed after the run "
+        f"(`evidence.py --floors`; [by data set](files/{METHODS_FILE}.txt)). "
+        f"It is {lowest:.2f} points, {lowest / ours:.0%} of the default's ERT. Above it the "
+        f"default has {ours - lowest:.2f} points and split conformal sets of its size "
+        f"{other - lowest:.2f}, **{ratio:.2f} times** "
+        f"(95% bootstrap interval over data sets {low:.2f} to {high:.2f}). The target of "
+        f"{target:.2f} points lies above the floor, but reaching it would mean "
+        f"{(target - lowest) / (other - lowest):.2f} times; on {len(above)} of {len(names)} data "
+        f"sets ({', '.join(above)}) the floor alone exceeds the target. On the others it does not "
+        f"explain the miss, nor does it explain the under-coverage component, and "
+        f"{over - lowest:.2f} points of over-coverage are avoidable. The second judge, which sees "
+        f"less of what makes inputs easy, finds a floor of {raw.mean(axis=0)[0]:.2f} and "
+        f"{avoidable_ratio(raw):.2f} times.",
+    ]
+
+
+def floor_table(results: Results) -> str:
+    """Floor, default and split conformal sets of equal size, by data set."""
+    unseen, seen = results.sets(), results.sets(seen=True)
+    cells = [
+        [name, *map(number, row), number(avoidable_ratio(row[None]))]
+        for name, row in zip((*unseen, *seen), floor_rows(results, [*unseen, *seen]), strict=True)
+    ]
+    rows = floor_rows(results, unseen)
+    mean = ["**mean, unseen**", *map(number, rows.mean(axis=0)), number(avoidable_ratio(rows))]
+    cells.insert(len(unseen), mean)
+    return table(["data set", "floor", "default", "split, equal size", "ratio above"], cells)
+
+
 def method_table(results: Results, names: Sequence[str]) -> str:
     """All methods, as means over data sets, at alpha and against split conformal of equal size."""
     rows = []
@@ -487,6 +555,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "at alpha. The second judge sees raw inputs, which no method gets in that form but for "
         "group columns.",
         default_table(results, unseen),
+        *floor_section(results),
         "## All methods",
         "Means at alpha over the unseen data sets on which a method ran; size is relative to "
         "split conformal sets (geometric mean). Ratios are to split conformal sets of *the "
@@ -511,6 +580,15 @@ def methods_file(results: Results) -> str:
         "and methods are those of the page [coverage](coverage.md).",
         "## The default on the data sets that it was chosen on" if seen else "",
         default_table(results, seen) if seen else "",
+        "## The floor of ERT for sets that contain the most likely class"
+        if has_floors(results)
+        else "",
+        "ERT of the default and of split conformal sets of its size, the floor, and the ratio of "
+        "what the first two have above it. Class biases can change which class is most likely: the "
+        "floor is that of the classifier as it is."
+        if has_floors(results)
+        else "",
+        floor_table(results) if has_floors(results) else "",
         "## Further measures",
         "Means at alpha over the unseen data sets on which a method ran. The last columns count "
         "wins / ties / losses of the default against the method, on the same splits.",

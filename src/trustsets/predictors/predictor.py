@@ -371,11 +371,10 @@ class Predictor(Estimator, ABC):
             New samples, hundreds or more; labels are not used.
         shift : {"label", "covariate"}
             What has changed: the class prevalences, or the distribution of the inputs.
-        of : {"statistics", "features"}, Basis or callable
+        of : {"statistics", "features"} or Basis
             What tells the populations apart, for ``shift="covariate"``: Conf, Trust and the
-            statistics of the predictor; the first 64 principal components and their squares; a
-            function class that has the logarithm of the weight among its functions; or a function
-            of `ModelOutputs` that returns columns of shape (n, d), whose squares are added.
+            statistics of the predictor; the first 64 principal components and their squares; or a
+            function class that has the logarithm of the weight among its functions.
 
         Examples
         --------
