@@ -226,6 +226,7 @@ def test_the_paper_preset_is_the_paper(trust, halves):
 
 
 def test_the_paper_rules_of_naive(trust, halves):
+    """Deterministic, against the paper's quantiles by hand."""
     calibration, test = halves
     naive = MondrianConformal.paper(trust=trust, temperature=None)
     with pytest.warns(TrustSetsWarning, match="the bin edges will be learned"):
