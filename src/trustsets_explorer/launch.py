@@ -56,20 +56,26 @@ class Explorer:
         app = web.make_app(session, gallery, self._token, self.port, names)
         config = uvicorn.Config(
             app, http=web.LimitedProtocol, backlog=web.BACKLOG, timeout_keep_alive=5,
-            log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+            log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = server = uvicorn.Server(config)
         self._remove_page: Callable[[], object] = lambda: None
 
-        async def serve(sockets: list[socket.socket]) -> None:
-            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
-            await server.serve(sockets=sockets)
+        # Not `Thread.join`: interrupted by Ctrl-C, it takes the running thread for a stopped one.
+        self._ended = threading.Event()
 
-        self._thread = threading.Thread(
-            target=lambda sockets: asyncio.run(serve(sockets)), args=([self._socket],), daemon=True
-        )
-        self._thread.start()
+        async def serve() -> None:
+            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
+            await server.serve(sockets=[self._socket])
+
+        def run() -> None:
+            try:
+                asyncio.run(serve())
+            finally:
+                self._ended.set()
+
+        threading.Thread(target=run, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -97,12 +103,13 @@ class Explorer:
 
     def wait(self) -> None:
         """Return when the server has ended."""
-        self._thread.join()
+        self._ended.wait()
 
     def stop(self) -> None:
-        """End the server."""
+        """End the server, and the work under way at its next stage."""
+        self.session.is_closed.set()
         self._server.should_exit = True
-        self._thread.join(_PATIENCE)
+        self._ended.wait(_PATIENCE)
         self._socket.close()
         self._remove_page()
 

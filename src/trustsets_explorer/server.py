@@ -181,10 +181,11 @@ class _Shared:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, lanes: tuple[str, ...], generation: int) -> None:
-        """Raise `Superseded` if a page has asked something newer in one of the lanes."""
+        """Raise `Superseded` if a page has asked something newer, or the explorer ends."""
         with self.lock:
-            if any(self.newest.get(lane, 0) > generation for lane in lanes):
-                raise Superseded
+            newer = any(self.newest.get(lane, 0) > generation for lane in lanes)
+        if newer or self.session.is_closed.is_set():
+            raise Superseded
 
     def image(self, part: str, row: int) -> bytes | None:
         """A small image of a sample, decoded once; runs on the decoder only."""
@@ -371,9 +372,8 @@ def _prepare(shared: _Shared, query: Query) -> None:
             query.check()
             coming = session.prepare_alphas(query.state, index)
         for state in coming:
-            for index in range(len(state.settings)):
-                # On the worker, where a newer question ends it after the stage it is in.
-                shared.worker.submit(session.outcome, state, index, query.check).result()
+            # On the worker, where a newer question ends it after the stage it is in.
+            shared.worker.submit(answer, session, state, query.check).result()
     except (Superseded, RuntimeError):
         return  # something newer has come, or the program ends and takes no more work
     except Exception:
@@ -444,14 +444,14 @@ _ACTIONS = (
 
 
 def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
-    """Plain data for one of the actions, or a file."""
+    """Plain data for one of the actions, or a response."""
     query.check()
     session, state, index, check = shared.session, query.state, query.index, query.check
     match query.action:
         case "answer":
-            return answer(session, state, check)
+            return Response(answer(session, state, check), media_type="application/json")
         case "preview":
-            return preview(session, state, check)
+            return Response(preview(session, state, check), media_type="application/json")
         case "list":
             return samples.list_cell(session, state, index, query.table, query.bin, check)
         case "p-values":
