@@ -407,5 +407,5 @@ def _spoken(evaluations: dict[str, Evaluation]) -> str:
     parts = list[str]()
     for name, evaluation in evaluations.items():
         coverage, size = percent(evaluation.coverage.value), number(evaluation.sizes.mean)
-        parts.append(f"{name}: coverage {coverage}, mean set size {size}")
+        parts.append(f"{name}, coverage {coverage}, mean set size {size}")
     return "; ".join(parts) + "."
