@@ -31,8 +31,7 @@ from trustsets import (
 )
 from trustsets.auditing import excess_risk
 from trustsets.errors import TrustSetsWarning
-from trustsets.metrics.covariates import covariates
-from trustsets.metrics.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
+from trustsets.metrics.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs, covariates
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")

@@ -243,8 +243,8 @@ def compare(problem: Problem, repeat: int) -> None:
         },
         repeat,
     )
-    counts, pairs = trust._search.counts, trust._search.counts.pairs
-    left = f"pruned {1 - counts.survivors / pairs:.4%}, full distances {counts.direct / pairs:.4%}"
+    pairs, survivors, measured = trust._search.counts
+    left = f"pruned {1 - survivors / pairs:.4%}, full distances {measured / pairs:.4%}"
     note = f"{left}, head {trust._search.sketch.head}, fit {fit:.2f} s"
     gap = _gap(results["TrustScore, 2nd neighbour"], results[PEER_OF_SECOND])
     notes = {
@@ -326,7 +326,7 @@ def gpu(options: argparse.Namespace) -> None:
     print(f"fit {_now(device) - start:.2f} s, head {search.sketch.head} of 2048")
     scale = _scales(queries)
     search.distances(Queries(queries[:1024], scale[:1024], own[:1024]))  # warm up
-    search.counts = type(search.counts)()
+    search.counts[:] = 0
     start = _now(device)
     found = search.distances(Queries(queries, scale, own))
     seconds = _now(device) - start
@@ -337,10 +337,8 @@ def gpu(options: argparse.Namespace) -> None:
         f"({done / seconds / limits['tf32']:.1%} of the TF32 limit), worth {whole / seconds:.0f} "
         f"TFLOP/s of a search in all 2048 dimensions ({whole / seconds / limits['tf32']:.1%})"
     )
-    print(
-        f"pruned {1 - search.counts.survivors / search.counts.pairs:.5%}, full distances "
-        f"{search.counts.direct / search.counts.pairs:.6%}"
-    )
+    pairs, survivors, measured = search.counts
+    print(f"pruned {1 - survivors / pairs:.5%}, full distances {measured / pairs:.6%}")
     if device.type == "cuda":
         print(f"peak memory {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB")
     plain = _plain_search_seconds(points, queries, device)

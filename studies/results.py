@@ -54,28 +54,31 @@ def fingerprint() -> str:
     from trustsets import ConditionalConformal
 
     parameters = ConditionalConformal().get_params()
-    parts = sorted((name, repr(value)) for name, value in parameters.items())
+    parts = {(name, repr(value)) for name, value in parameters.items()}
     for name in _MODULES:
         package = importlib.import_module(name)
         found = pkgutil.iter_modules(getattr(package, "__path__", ()), f"{name}.")
         for module in (package, *(importlib.import_module(item.name) for item in found)):
-            parts += sorted(constants(module))
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+            parts |= constants(module)
+    return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()[:12]
 
 
-def constants(module: Any) -> list[tuple[str, str]]:
-    """Numbers, texts, function classes and tuples of them that a module names in capitals."""
+def constants(module: Any) -> set[tuple[str, str]]:
+    """Numbers, texts, function classes and tuples of them that a module names in capitals.
+
+    By name and value, whatever file they are in: a constant may move.
+    """
 
     def is_plain(value: Any) -> bool:
         if isinstance(value, tuple):
             return all(map(is_plain, value))
         return isinstance(value, int | float | str) or dataclasses.is_dataclass(value)
 
-    return [
-        (f"{module.__name__}.{name}", repr(value))
+    return {
+        (name, repr(value))
         for name, value in vars(module).items()
         if name.isupper() and is_plain(value)
-    ]
+    }
 
 
 def stamp(page: Path) -> None:

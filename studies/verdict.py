@@ -35,7 +35,7 @@ def largest_called_low(n: int, m: int, significance: float) -> int:
     low, high = -1, m
     while high - low > 1:
         middle = (low + high) // 2
-        if check_guarantee(middle, m, n, ALPHA).p_value[0] <= significance:
+        if check_guarantee(middle, m, n, ALPHA)[0] <= significance:
             low = middle
         else:
             high = middle

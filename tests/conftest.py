@@ -45,6 +45,7 @@ SLOW = (
     "engine/test_exact.py",
     "files/test_reading.py::test_reading_a_part_takes_the_memory",
     "monitor/test_monitor.py",
+    "neighbours/test_neighbours.py::test_equals_the_definition[torch",
     "neighbours/test_neighbours.py::test_torch",
     "paper",
     "predictors/test_conditional.py::test_levels_never_cross",

@@ -10,13 +10,12 @@ from scipy import stats
 from trustsets import ConditionalConformal, ModelOutputs, plan
 from trustsets._quantiles import conformal_rank
 from trustsets.errors import InputError
-from trustsets.metrics import check_guarantee
+from trustsets.metrics import check_guarantee, missed_at_least
 from trustsets.planning import (
     MOST_SAMPLES,
     TUNING_SHARE,
     CoverageLaw,
     Plan,
-    missed_at_least,
     samples_for,
     size_of_test,
 )
@@ -35,14 +34,12 @@ ASKED = [
 ]
 
 
-def slow_probability(sizes, alpha, within, functions=1):
+def slow_probability(sizes, alpha, within):
     """The law as the documentation states it, at every size."""
     k = np.array([conformal_rank(n, alpha) for n in sizes.tolist()])
-    low = np.maximum(k, 0.5)
-    high = np.minimum(k + functions - 1, sizes + 1 - 1e-9)
-    below = stats.beta.cdf(max(1 - alpha - within, 0), low, sizes + 1 - np.minimum(low, sizes))
-    above = stats.beta.sf(min(1 - alpha + within, 1), high, sizes + 1 - high)
-    return np.where(k > sizes, 0.0, np.maximum(0.0, 1.0 - below - above))
+    law = stats.beta(np.minimum(k, sizes + 0.5), sizes + 1 - np.minimum(k, sizes + 0.5))
+    inside = law.cdf(min(1 - alpha + within, 1)) - law.cdf(max(1 - alpha - within, 0))
+    return np.where(k > sizes, 0.0, inside)
 
 
 def exact_tail(misses, samples, n, alpha):
@@ -65,20 +62,18 @@ def critical_misses(samples, n, alpha):
 
 
 @pytest.mark.parametrize(("alpha", "within", "probability"), ASKED)
-@pytest.mark.parametrize("functions", [1, 5])
-def test_needed_is_the_size_from_which_on_all_sizes_suffice(alpha, within, probability, functions):
-    law = CoverageLaw(alpha, functions)
+def test_needed_is_the_size_from_which_on_all_sizes_suffice(alpha, within, probability):
+    law = CoverageLaw(alpha)
     needed = law.needed(within, probability)
     sizes = np.arange(2 * needed + 100)
-    slow = slow_probability(sizes, alpha, within, functions)
+    slow = slow_probability(sizes, alpha, within)
     np.testing.assert_allclose(law.probability(sizes, within), slow, atol=1e-9)
     assert needed == np.flatnonzero(slow < probability)[-1] + 1
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.0987654321, 0.7, 0.987])
-@pytest.mark.parametrize("functions", [1, 20])
-def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha, functions):
-    law = CoverageLaw(alpha, functions)
+def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha):
+    law = CoverageLaw(alpha)
     needed = law.needed(0.0025, 0.95)
     assert needed * alpha > 5000  # blocks, of which 4096 are looked at one by one
     sizes = np.arange(needed - 20_000, needed + 20_000)
@@ -134,8 +129,8 @@ def test_a_test_of_this_size_or_more_sees_the_gap_and_blames_no_valid_predictor(
 def test_the_test_is_the_one_that_checks_guarantees():
     size, misses = size_of_test(CoverageLaw(0.1), 400, 0.1, 0.9)
     covered = [size - misses, size - misses + 1]
-    checks = [check_guarantee(count, size, 400, 0.1).is_plausible for count in covered]
-    assert checks == [False, True]
+    checks = [check_guarantee(count, size, 400, 0.1)[0] <= 0.05 for count in covered]
+    assert checks == [True, False]
 
 
 @pytest.mark.parametrize(("alpha", "within"), [(0.1, 0.02), (0.1, 0.05), (0.3, 0.1), (0.05, 0.03)])
@@ -154,8 +149,9 @@ def test_no_test_tells_a_gap_that_valid_predictors_have():
     assert size_of_test(CoverageLaw(0.1), 5, 0.5, 0.95) is None  # full sets
     sizes = [size_of_test(CoverageLaw(0.1), n, 0.02, 0.95)[0] for n in (854, 5000, 10**6)]
     assert sizes == sorted(sizes, reverse=True)
-    assert "No test tells" in plan(gap=0.001).summary()
-    assert plan(gap=0.001, groups=[0.5]).rows[1].test_in_all is None
+    # One size of calibration is just enough, so that coverage varies as much as the gap.
+    none = plan(probability=0.5, groups=[0.5])
+    assert "No test tells" in none.summary() and none.rows[1].test_in_all is None
 
 
 @pytest.mark.parametrize("share", [1.0, 0.97, 0.3, 0.004])
@@ -230,13 +226,6 @@ def test_shares_and_sizes_come_from_outputs(n, make_outputs):
     assert (present["site = a"], present["site = b"]) == (1, n - 1)
 
 
-def test_functions_count_for_all_rows():
-    free, several = plan(groups=[0.5]), plan(groups=[0.5], functions=6)
-    needed = [row.needed for row in several.rows]
-    assert needed == 2 * [CoverageLaw(0.1, 6).needed(0.02, 0.95)] and needed[0] > free.needed
-    assert "bounds for 6 basis functions" in several.summary()
-
-
 def test_the_words_hold_the_numbers():
     sizes = plan(n=500, classes={"common": 0.99, "rare": 0.01})
     row = sizes.rows[0]
@@ -261,18 +250,13 @@ def test_json_and_table_hold_all_rows():
     assert sizes.to_frame()["needed"].tolist() == [row.needed for row in sizes.rows]
 
 
-ABSURD = (0, -1, 1.5, 1e300, 10**40, float("inf"), float("nan"), "many", None)
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [
         ("alpha", (0.0, 1.0, 1e-300, 1e-13, float("nan"), "0.1", True)),
-        ("within", (0.0, 1.0, 1e-300, 1e-9, float("nan"), float("inf"), -1.0)),
+        ("within", (0.0, 0.95, 1.0, 1e-300, 1e-9, float("nan"), float("inf"), -1.0)),
         ("probability", (0.0, 1.0, float("nan"), 2.0)),
-        ("gap", (0.0, 0.95, float("nan"), float("inf"))),
-        ("n", (*ABSURD[:-1], MOST_SAMPLES + 1)),
-        ("functions", (*ABSURD, MOST_SAMPLES + 1)),
+        ("n", (0, -1, 1.5, 1e300, 10**40, float("nan"), "many", MOST_SAMPLES + 1)),
         ("groups", ([0.6, 0.6], [0.0], [float("nan")], [-0.5], [1e-300], {"a": 2.0})),
         ("classes", ([0.6, 0.6], {"a": 0.0}, [float("inf")])),
     ],
@@ -285,7 +269,7 @@ def test_absurd_numbers_are_one_line_that_names_them(name, values):
 
 
 def test_the_largest_numbers_are_taken():
-    sizes = plan(n=MOST_SAMPLES, functions=1000, groups=[0.01])
+    sizes = plan(n=MOST_SAMPLES, groups=[0.01])
     assert sizes.rows[0].probability == 1.0 and sizes.rows[1].present == 10**5
 
 

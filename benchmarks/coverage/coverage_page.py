@@ -27,19 +27,6 @@ DEFAULT, REFERENCE = "default", "split conformal"
 SIGNIFICANCE = 0.05
 SMALLEST_DIVISOR = 0.2
 """Ratios to fewer points than this say nothing: they are within the noise of the judge."""
-LOWER_IS_BETTER = (
-    "ert",
-    "ert_under",
-    "raw_ert",
-    "raw_ert_under",
-    "conf_trust_under",
-    "class_under",
-    "worst_slab",
-    "group_under",
-    "worst_group",
-    "true_below",
-    "true_under",
-)
 TITLES = {
     "ert": "ERT",
     "ert_under": "ERT under",
@@ -53,6 +40,8 @@ TITLES = {
     "true_below": "inputs of true coverage below 80%, in %",
     "true_under": "mean true shortfall",
 }
+"""Measures that are better when lower; others are coverage and sizes."""
+RESAMPLES = 10_000
 LARGEST_SHOWN = 3.0
 """Times the size of split conformal sets; larger sets are not in the figure."""
 TARGETS = {"ert": 0.6, "ert_under": 0.45}
@@ -170,7 +159,9 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% interval of a mean, the values being its units."""
+    """95% interval of a mean, the values being its units; everything if there is one value."""
+    if len(values) == 1:
+        return -np.inf, np.inf
     half = float(student.ppf(0.975, len(values) - 1)) * np.std(values, ddof=1) / len(values) ** 0.5
     return float(np.mean(values) - half), float(np.mean(values) + half)
 
@@ -288,6 +279,73 @@ def default_table(results: Results, names: Sequence[str]) -> str:
     return table(head, rows)
 
 
+def avoidable_ratio(values: Any) -> float:
+    """Ratio of what default and split conformal sets have above the floor, in the mean.
+
+    `values` has a row of floor, default and split conformal sets for each data set.
+    """
+    lowest, ours, other = np.mean(values, axis=0)
+    return float((ours - lowest) / (other - lowest))
+
+
+def floor_rows(results: Results, names: Sequence[str], measure: str = "ert") -> Any:
+    """Floor, default and split conformal sets of its size, by data set; shape (S, 3)."""
+    floors = [results.content["sets"][name]["floor"][measure][0] for name in names]
+    columns = [results.means(names, DEFAULT, part, measure) for part in ("at_alpha", "equal_size")]
+    return np.column_stack([floors, *columns])
+
+
+def has_floors(results: Results) -> bool:
+    """Whether the file has them."""
+    return all("floor" in data for data in results.content["sets"].values())
+
+
+def floor_section(results: Results) -> list[str]:
+    """What no sets that contain the most likely class can avoid, in words."""
+    if not has_floors(results):
+        return []
+    names = results.sets()
+    rows, raw = floor_rows(results, names), floor_rows(results, names, "raw_ert")
+    ratio = avoidable_ratio(rows)
+    draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLES, len(rows)))
+    low, high = np.quantile([avoidable_ratio(rows[draw]) for draw in draws], (0.025, 0.975))
+    lowest, ours, other = rows.mean(axis=0)
+    target = TARGETS["ert"] * other
+    above = [names[i] for i in np.flatnonzero(rows[:, 0] > TARGETS["ert"] * rows[:, 2])]
+    over = ours - np.mean(results.means(names, DEFAULT, "at_alpha", "ert_under"))
+    return [
+        "## What non-empty sets cannot avoid",
+        "A set that contains the most likely class covers an input at least as often as that class "
+        "is right. The floor is the over-coverage that follows: that of sets of the most likely "
+        "class alone, by the same judge and splits, computed after the run "
+        f"(`evidence.py --floors`; [by data set](files/{METHODS_FILE}.txt)). "
+        f"It is {lowest:.2f} points, {lowest / ours:.0%} of the default's ERT. Above it the "
+        f"default has {ours - lowest:.2f} points and split conformal sets of its size "
+        f"{other - lowest:.2f}, **{ratio:.2f} times** "
+        f"(95% bootstrap interval over data sets {low:.2f} to {high:.2f}). The target of "
+        f"{target:.2f} points lies above the floor, but reaching it would mean "
+        f"{(target - lowest) / (other - lowest):.2f} times; on {len(above)} of {len(names)} data "
+        f"sets ({', '.join(above)}) the floor alone exceeds the target. On the others it does not "
+        f"explain the miss, nor does it explain the under-coverage component, and "
+        f"{over - lowest:.2f} points of over-coverage are avoidable. The second judge, which sees "
+        f"less of what makes inputs easy, finds a floor of {raw.mean(axis=0)[0]:.2f} and "
+        f"{avoidable_ratio(raw):.2f} times.",
+    ]
+
+
+def floor_table(results: Results) -> str:
+    """Floor, default and split conformal sets of equal size, by data set."""
+    unseen, seen = results.sets(), results.sets(seen=True)
+    cells = [
+        [name, *map(number, row), number(avoidable_ratio(row[None]))]
+        for name, row in zip((*unseen, *seen), floor_rows(results, [*unseen, *seen]), strict=True)
+    ]
+    rows = floor_rows(results, unseen)
+    mean = ["**mean, unseen**", *map(number, rows.mean(axis=0)), number(avoidable_ratio(rows))]
+    cells.insert(len(unseen), mean)
+    return table(["data set", "floor", "default", "split, equal size", "ratio above"], cells)
+
+
 def method_table(results: Results, names: Sequence[str]) -> str:
     """All methods, as means over data sets, at alpha and against split conformal of equal size."""
     rows = []
@@ -366,7 +424,7 @@ def losses(results: Results) -> list[tuple[str, str, float, float, bool]]:
     rows = []
     for seen in (False, True):
         names = results.sets(seen)
-        for measure in LOWER_IS_BETTER:
+        for measure in TITLES:
             for verdict in results.verdicts(names, DEFAULT, "minus_equal_size", measure):
                 ours = results.pair(verdict.name, DEFAULT, "at_alpha", measure)
                 other = results.pair(verdict.name, DEFAULT, "equal_size", measure)
@@ -401,7 +459,7 @@ def _comparisons(results: Results) -> int:
     return sum(
         results.pair(name, DEFAULT, "minus_equal_size", measure) is not None
         for name in results.content["sets"]
-        for measure in LOWER_IS_BETTER
+        for measure in TITLES
     )
 
 
@@ -471,6 +529,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
     unseen = results.sets()
     splits = {data["splits"] for data in content["sets"].values()}
     parts = [
+        "---\nhide: [toc]\n---",
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}, seeds 1 "
         f"to {max(splits)}, alpha = {content['alpha']}, by a protocol written before the run "
@@ -485,7 +544,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"`ConditionalConformal()` against split conformal sets of the same mean size, on "
         f"{len(unseen)} unseen data sets:",
         summary(results),
-        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
+        "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)"
+        "{ .diagram }",
         "*One point per method; the star is the default. The line is split conformal prediction "
         "at other alphas: points below it are better at equal size. Sets more than "
         f"{LARGEST_SHOWN:g} times as large as at alpha are not shown.*",
@@ -495,6 +555,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "at alpha. The second judge sees raw inputs, which no method gets in that form but for "
         "group columns.",
         default_table(results, unseen),
+        *floor_section(results),
         "## All methods",
         "Means at alpha over the unseen data sets on which a method ran; size is relative to "
         "split conformal sets (geometric mean). Ratios are to split conformal sets of *the "
@@ -519,6 +580,15 @@ def methods_file(results: Results) -> str:
         "and methods are those of the page [coverage](coverage.md).",
         "## The default on the data sets that it was chosen on" if seen else "",
         default_table(results, seen) if seen else "",
+        "## The floor of ERT for sets that contain the most likely class"
+        if has_floors(results)
+        else "",
+        "ERT of the default and of split conformal sets of its size, the floor, and the ratio of "
+        "what the first two have above it. Class biases can change which class is most likely: the "
+        "floor is that of the classifier as it is."
+        if has_floors(results)
+        else "",
+        floor_table(results) if has_floors(results) else "",
         "## Further measures",
         "Means at alpha over the unseen data sets on which a method ran. The last columns count "
         "wins / ties / losses of the default against the method, on the same splits.",
@@ -594,15 +664,18 @@ def headline(results: Results) -> str:
         low, high = interval(differences)
         verdicts = results.verdicts(names, DEFAULT, "minus_equal_size", measure)
         changes.append(
-            f"{TITLES[measure]} by {low:+.2f} to {high:+.2f} points (95% interval over data sets; "
-            f"lower on {sum(value < 0 for value in differences)} of {len(names)}, significant "
-            f"alone on {sum(verdict.sign < 0 for verdict in verdicts)})"
+            f"{TITLES[measure]} {np.mean(differences):+.2f} (95% interval over data sets "
+            f"{low:+.2f} to {high:+.2f}), lower on {sum(value < 0 for value in differences)} of "
+            f"{len(names)}, significant alone on {sum(verdict.sign < 0 for verdict in verdicts)}"
         )
     return (
         f"{table(head, rows)}\n\nMeans over {len(names)} data sets that nobody tuned on, ten "
-        "splits each, alpha = 0.1. ERT is the excess risk of the target coverage in percentage "
-        "points (0 is even coverage), with its under-coverage component. At equal size the "
-        f"default changes {changes[0]}, and {changes[1]}. {_best_peer(results, names)} "
+        "splits each, alpha = 0.1.\n\n"
+        "- **ERT**, the excess risk of the target coverage: how many percentage points coverage "
+        "given the input is away from 90%, as far as a second model can tell. *ERT under* counts "
+        "what is missing, *class under* what is missing by class.\n"
+        f"- **At equal mean size**: {'; '.join(changes)}.\n"
+        f"- **Other packages**: {_best_peer(results, names)} "
         "[All methods, data sets and losses](docs/results/coverage.md).\n"
     )
 
@@ -620,7 +693,7 @@ def _best_peer(results: Results, names: Sequence[str]) -> str:
 
     best = min(peers, key=lambda method: mean(method, "ert"))
     return (
-        f"The lowest ERT of another package, {mean(best, 'ert'):.2f}, has {best}, with sets "
+        f"the lowest ERT, {mean(best, 'ert'):.2f}, is that of {best}, with sets "
         f"{size_ratio(results, best, names):.2f} times as large as split conformal sets, "
         f"{100 * mean(best, 'empty'):.1f}% of them empty, and an under-coverage component of "
         f"{mean(best, 'ert_under'):.2f}."

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coverage_page import TITLES
 from data_sets import CACHE, ROOT, DataSet, Library, Task, available, checksum
 from measures import Judge
 from methods import DEFAULT, FEWER_SPLITS, METHODS, REFERENCE
@@ -36,23 +37,7 @@ from splits import ALPHA, LARGEST_TEST, Method, Split, quiet
 OUTPUT = ROOT / "docs" / "results" / "coverage.json"
 LAC_OF_SIZE = "LAC of the default's size"
 """A row that is no method: split conformal sets with LAC scores, as large as the default's."""
-MEASURES = (
-    "coverage",
-    "size",
-    "median_size",
-    "empty",
-    "ert",
-    "ert_under",
-    "raw_ert",
-    "raw_ert_under",
-    "conf_trust_under",
-    "class_under",
-    "worst_slab",
-    "group_under",
-    "worst_group",
-    "true_below",
-    "true_under",
-)
+MEASURES = ("coverage", "size", "median_size", "empty", *TITLES)
 VERSIONS = ("mapie", "torchcp", "crepes", "puncc", "covmetrics", "lightgbm", "scikit-learn")
 MEMORY_SET = "mnist1d"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -239,6 +224,46 @@ def describe(data: DataSet, library: Library, splits: int) -> dict[str, Any]:
     }
 
 
+def floor(data: DataSet, library: Library, splits: int) -> dict[str, list[float]]:
+    """Over-coverage component of ERT, by each judge, of sets of the most likely class alone.
+
+    Sets that contain the most likely class cover an input at least as often as that class is
+    right, so the classifier alone decides how much over-coverage they cannot avoid. Mean and
+    standard deviation over splits.
+    """
+    task = data.load(library)
+    values: dict[str, list[float]] = {}
+    for seed in range(1, splits + 1):
+        judge = Judge(Split.draw(task, seed))
+        for name, value in judge.over_coverage(judge.of_size(judge.n)).items():
+            values.setdefault(name, []).append(value)
+    return {
+        name: [_rounded(np.mean(column)), _rounded(np.std(column, ddof=1), digits=3)]
+        for name, column in values.items()
+    }
+
+
+def add_floors(options: argparse.Namespace, sets: list[DataSet], library: Library) -> None:
+    """Add the floors to the results file as it is, if it is of the same data."""
+    results = _read(options.output)
+    for data in sets:
+        entry = results["sets"][data.name]
+        data.load(library)
+        if entry["checksum"] != checksum(library, data.name):
+            raise SystemExit(f"{options.output} is of another {data.name}.")
+        entry["floor"] = floor(data, library, entry["splits"])
+        print(data.name, entry["floor"], flush=True)
+    write(options.output, results)
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """Write the results file, a method on each line."""
+    text = json.dumps(results, separators=(",", ":")).replace('},"', '},\n"')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+    print(f"{path}: {len(text) / 1000:.0f} kB, {len(results['sets'])} data sets.")
+
+
 def summarize(options: argparse.Namespace, sets: list[DataSet], library: Library) -> dict[str, Any]:
     """The content of the results file, from all splits that are in the cache."""
     summary: dict[str, Any] = {}
@@ -254,7 +279,11 @@ def summarize(options: argparse.Namespace, sets: list[DataSet], library: Library
                 methods[name] = summarize_method(
                     [rows[name] for rows in run], [rows[DEFAULT] for rows in run]
                 )
-        summary[data.name] = {**describe(data, library, len(splits)), "methods": methods}
+        summary[data.name] = {
+            **describe(data, library, len(splits)),
+            "floor": floor(data, library, len(splits)),
+            "methods": methods,
+        }
     return {
         "commit": _commit(),
         "default": _default(),
@@ -371,6 +400,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--summarize", action="store_true", help="run nothing")
+    parser.add_argument("--floors", action="store_true", help="add floors to the results file")
     parser.add_argument("--compare", type=Path, help="another cache: say which numbers differ")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -383,17 +413,16 @@ def main() -> None:
         return
     library = Library(options.cache, options.source)
     sets = available(options.sets)
+    if options.floors:
+        add_floors(options, sets, library)
+        return
     if not options.summarize:
         run_all(options, sets, library)
         if options.memory and not memory_path(library).exists():
             measure_memory(options, library)
     if set(options.parts) != set(PARTS):
         return
-    results = summarize(options, sets, library)
-    text = json.dumps(results, separators=(",", ":")).replace('},"', '},\n"')
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(text + "\n")
-    print(f"{options.output}: {len(text) / 1000:.0f} kB, {len(results['sets'])} data sets.")
+    write(options.output, summarize(options, sets, library))
 
 
 if __name__ == "__main__":

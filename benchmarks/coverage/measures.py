@@ -178,6 +178,15 @@ class Judge:
             numbers["true_under"] = 100.0 * float(np.maximum(TARGET - true, 0.0).mean())
         return numbers
 
+    def over_coverage(self, mask: Mask) -> dict[str, float]:
+        """Over-coverage component of the excess risk of sets, by each judge."""
+        covered = mask[np.arange(self.n), self.labels]
+        components = {}
+        for name, columns in self.columns.items():
+            values = self._excess_risk(name, columns, covered)
+            components[name] = values[name] - values[f"{name}_under"]
+        return components
+
     def _excess_risk(self, name: str, columns: Floats, covered: Array) -> dict[str, float]:
         """Excess risk of the target coverage and its under-coverage component, by covmetrics."""
         from covmetrics import ERT

@@ -25,7 +25,7 @@ BLOCK = re.compile(
     flags=re.DOTALL | re.MULTILINE,
 )
 _NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
-_WRAPPER = textwrap.TextWrapper(96, replace_whitespace=False, break_long_words=False)
+_WRAPPER = textwrap.TextWrapper(88, replace_whitespace=False, break_long_words=False)
 _HEADLINE = re.compile(r"(<!-- headline -->).*?(<!-- /headline -->)", flags=re.DOTALL)
 
 

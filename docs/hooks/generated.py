@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blocks import headline
-from command_line import command_line_page
+from command_reference import command_line_page
 from gallery import Example, run_examples
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files

@@ -1,10 +1,9 @@
 """Audits: coverage without a test set, and where it fails without naming the bins beforehand.
 
 `audit` evaluates exact leave-one-out sets of the calibration samples. `find_regions` looks for
-under-covered regions that a person can read: conjunctions of a few conditions, searched on one half
-of the samples and tested on the other. Where numbers may be divided, which categories are frequent
-and which region looks worst come from the searched half alone. `excess_risk` measures how well a
-classifier can predict which sets miss the true class.
+under-covered regions that a person can read: a few conditions, searched on one half of the samples
+and tested on the other. `excess_risk` measures how well a classifier can predict which sets miss
+the true class.
 
 The file is not called ``audit``, because importing it would hide the function in the package.
 """
@@ -36,7 +35,7 @@ from trustsets.metrics import (
     share_estimate,
     under_coverage,
 )
-from trustsets.metrics.covariates import Covariate, covariates, names_of, restrict
+from trustsets.metrics.risk import Covariate, covariates, names_of, restrict
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
@@ -60,8 +59,11 @@ _MAX_REGIONS = 5
 _EXAMPLES = 8
 # Regions that share more of their samples than this are one region to a reader.
 _OVERLAP = 0.5
-# Fewest searched samples of a region.
+# Fewest searched samples of a region, and their smallest share.
 _FEWEST = 20
+_SMALLEST_SHARE = 0.02
+# Principal components of the features that conditions may be about.
+_COMPONENTS = 5
 # Numbers may be divided at these shares of the searched samples; a division may move by a third
 # of the distance to the next to have fewer digits.
 _SHARES = np.arange(1, 16) / 16
@@ -75,7 +77,6 @@ def audit(
     alpha: float = 0.1,
     *,
     sets: PredictionSets | None = None,
-    risk: bool = False,
     **options: Any,
 ) -> Evaluation:
     """Measure coverage without a test set: each calibration sample is left out once.
@@ -89,21 +90,17 @@ def audit(
         Allowed miscoverage.
     sets : PredictionSets, optional
         ``predictor.leave_one_out(alpha)``, if it was called before.
-    risk : bool
-        Add the excess risk to the metrics; see `trustsets.auditing.excess_risk`. It takes seconds.
     **options
         Options of `trustsets.evaluate`, such as ``metrics``, ``bins``, ``level``.
 
     Notes
     -----
-    Intervals are those of the coverage of this predictor for new samples, overall or in a bin,
-    given its calibration and tuning samples; for split conformal thresholds with continuous scores
-    that is a theorem, for others it holds up to terms of order p / n for p basis functions.
-
-    Where the predictor itself fixes the coverage of the bins of a table (its own groups, cells or
-    classes), leave-one-out coverage is 1 - alpha there by construction, and CovGap of such a table
-    is below its noise floor. Where something was learned from the calibration samples themselves,
-    which ``predictor.summary()`` says, coverage is slightly overstated.
+    Intervals are those of the coverage of this predictor for new samples; for split conformal
+    thresholds with continuous scores that is a theorem, for others it holds up to terms of order p
+    / n for p basis functions. In groups, cells or classes that the predictor itself adjusts for,
+    leave-one-out coverage is 1 - alpha by construction. Where something was learned from the
+    calibration samples themselves, which ``predictor.summary()`` says, coverage is slightly
+    overstated.
 
     Examples
     --------
@@ -130,9 +127,7 @@ def audit(
     frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
     options["bins"] = frequency | dict(options.get("bins") or {})
     result = evaluate(sets, outputs, **options)
-    shared = {name: options[name] for name in ("level", "seed") if name in options}
-    more = excess_risk(sets, outputs, **shared).metrics if risk else {}
-    return replace(result, left_out=True, n_calibration=predictor.n_calibration_, more=more)
+    return replace(result, left_out=True, n_calibration=predictor.n_calibration_)
 
 
 # ---- Regions ----------------------------------------------------------------------------------
@@ -187,11 +182,6 @@ def inside(rule: Rule, columns: Sequence[Covariate]) -> Bools:
     return members
 
 
-def describe(rule: Rule) -> str:
-    """The conditions in words."""
-    return ", and ".join(str(item) for item in rule)
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class Region(PlainData):
@@ -199,14 +189,11 @@ class Region(PlainData):
 
     Attributes
     ----------
-    share : float
-        Share of all samples that lie in the region.
+    share, elsewhere : float
+        Share of all samples that lie in the region; coverage of the tested samples outside it.
     count, covered, coverage : int, int, Estimate
         Samples of the region that were tested, those whose set contains the true class, and their
         share. The intervals of all tested regions hold together at the level.
-    elsewhere, searched : float
-        Coverage of the tested samples outside the region; and of the samples that the region was
-        found on, which is too low, as it was chosen for that.
     p_value, adjusted : float
         The larger of two exact p-values (below 1 - alpha; below the coverage elsewhere), and the
         same adjusted for all tested regions.
@@ -221,7 +208,6 @@ class Region(PlainData):
     covered: int
     coverage: Estimate
     elsewhere: float
-    searched: float
     p_value: float
     adjusted: float
     examples: Codes
@@ -230,7 +216,7 @@ class Region(PlainData):
     @property
     def name(self) -> str:
         """The conditions in words."""
-        return describe(self.conditions)
+        return ", and ".join(str(item) for item in self.conditions)
 
     @property
     def sentence(self) -> str:
@@ -249,9 +235,8 @@ class Region(PlainData):
 class Regions(PlainData):
     """Under-covered regions of one method, those of most evidence first.
 
-    Any false positive among them has probability 1 - level at most. `coverage` is that of all n
-    samples, `n_tested` the number of regions tested in both halves together, and `columns` are
-    what conditions could be about.
+    `coverage` is that of all n samples, `n_tested` the number of regions tested in both halves
+    together, and `columns` are what conditions could be about.
     """
 
     alpha: float
@@ -301,9 +286,6 @@ def find_regions(
     alpha: float | None = None,
     by: Sequence[str] | None = None,
     max_conditions: int = 2,
-    min_share: float = 0.02,
-    tolerance: float = 0.0,
-    n_components: int = 5,
     level: float = 0.95,
     seed: int = 0,
 ) -> Regions:
@@ -315,19 +297,15 @@ def find_regions(
         Sets of n samples at one alpha, or whether each set contains the true class. Test
         samples, or calibration samples with their leave-one-out sets.
     outputs : ModelOutputs
-        The same samples; with trust, with features for principal components, groups for groups.
+        The same samples, with trust, features and groups where they are known.
     alpha : float, optional
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
         What conditions may be about, among ``confidence``, ``trust``, ``entropy``, ``margin``,
         ``sizes``, ``groups``, ``predicted``, ``classes`` (the true class, with groups only) and
         ``components``. Default: all that the data allow but entropy, margin and sizes.
-    max_conditions, min_share : int, float
-        Most conditions of a region, and the smallest share of the samples that it may hold.
-    tolerance : float
-        Report only regions whose coverage is below ``1 - alpha - tolerance``.
-    n_components : int
-        Principal components of the features that conditions may be about.
+    max_conditions : int
+        Most conditions of a region.
     level, seed
         One minus the probability of any false positive; random state of the halves.
 
@@ -335,9 +313,9 @@ def find_regions(
     -----
     Regions are searched on each of two random halves and tested on the other. A region R is
     reported if two null hypotheses are rejected: *R is covered, given this calibration* (exact
-    binomial test), and *R is no worse than the rest* (Fisher's exact test), because a calibration
-    that came out low moves the coverage of everything together. Holm's correction at half of ``1 -
-    level`` for each direction bounds the probability of any false positive by ``1 - level``.
+    binomial test), and *R is no worse than the rest* (Fisher's exact test). Holm's correction at
+    half of ``1 - level`` for each direction bounds the probability of any false positive by ``1 -
+    level``.
 
     Examples
     --------
@@ -355,29 +333,26 @@ def find_regions(
     if n < 2 * _FEWEST:
         raise InputError(f"find_regions needs at least {2 * _FEWEST} samples; got {n}.")
     check_least(1, max_conditions=max_conditions)
-    check_open(min_share=min_share, level=level)
-    if not 0.0 <= tolerance < target:
-        raise InputError(f"tolerance must be 0 or more and less than {target:g}; got {tolerance}.")
+    check_open(level=level)
     first, second = outputs.split_indices(0.5, seed)
     names: dict[str, None] = {}
     trials: list[_Trial] = []
     for searched, tested in ((first, second), (second, first)):
-        columns = covariates(outputs, sizes, by, DEFAULT_KINDS, n_components, searched)
+        columns = covariates(outputs, sizes, by, DEFAULT_KINDS, _COMPONENTS, searched)
         names |= dict.fromkeys(names_of(columns))
         rules = search_regions(
             restrict(columns, searched),
             covered[searched],
-            target - tolerance,
+            target,
             max_conditions=max_conditions,
-            fewest=max(_FEWEST, math.ceil(min_share * searched.size)),
-            max_regions=_MAX_REGIONS,
+            fewest=max(_FEWEST, math.ceil(_SMALLEST_SHARE * searched.size)),
         )
         members = [inside(rule, columns) for rule in rules]
-        p_values = np.array([_p_value(m, covered, tested, alpha + tolerance) for m in members])
+        p_values = np.array([_p_value(m, covered, tested, alpha) for m in members])
         # Each direction has half of the allowed probability.
         adjusted = np.minimum(2.0 * holm(p_values), 1.0)
         trials += [
-            _Trial(*trial, searched, tested)
+            _Trial(*trial, tested)
             for trial in zip(rules, members, p_values.tolist(), adjusted.tolist(), strict=True)
         ]
     # Intervals of all tested regions hold together (Bonferroni).
@@ -403,7 +378,6 @@ class _Trial:
     members: Bools
     p_value: float
     adjusted: float
-    searched: Codes
     tested: Codes
 
 
@@ -432,8 +406,7 @@ def _region(
     trial: _Trial, outputs: ModelOutputs, covered: Bools, level: float, target: float
 ) -> Region:
     """A tested region with its numbers; `level` is that of its interval."""
-    tested, searched = trial.members[trial.tested], trial.members[trial.searched]
-    hits = covered[trial.tested]
+    tested, hits = trial.members[trial.tested], covered[trial.tested]
     count, covered_count = int(tested.sum()), int(hits[tested].sum())
     missed = np.flatnonzero(trial.members & ~covered)
     surest = np.argsort(-outputs.confidence[missed], kind="stable")[:_EXAMPLES]
@@ -444,7 +417,6 @@ def _region(
         covered=covered_count,
         coverage=share_estimate(covered_count, count, level, target),
         elsewhere=(int(hits.sum()) - covered_count) / (hits.size - count),
-        searched=int(covered[trial.searched][searched].sum()) / int(searched.sum()),
         p_value=trial.p_value,
         adjusted=trial.adjusted,
         examples=missed[surest],
@@ -453,11 +425,7 @@ def _region(
 
 
 def evidence(count: Floats, covered: Floats, target: float) -> Floats:
-    """Evidence of coverage below the target: Chernoff's bound on minus the log p-value.
-
-    With c the observed coverage of n samples, ``n KL(c || target)`` where c is below the target,
-    and 0 elsewhere.
-    """
+    """Chernoff's bound on minus the log p-value: ``n KL(c || target)`` at coverage c below it."""
     share = covered / np.maximum(count, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         hits = np.where(share > 0.0, share * np.log(share / target), 0.0)
@@ -472,18 +440,17 @@ def search_regions(
     *,
     max_conditions: int,
     fewest: int,
-    max_regions: int,
 ) -> list[Rule]:
     """Regions that look worst, the worst first, each among the samples of no earlier one.
 
     The worst region has the most evidence after a correction for the number of regions of so
     many conditions. The first is always returned, others only while the evidence exceeds the
-    correction. A region has `fewest` samples or more.
+    correction.
     """
     candidates = _Candidates(columns, fewest)
     left = np.ones(covered.size, dtype=bool)
     rules: list[Rule] = []
-    for _ in range(max_regions):
+    for _ in range(_MAX_REGIONS):
         # A calibration that came out low lowers all regions alike, which is no region.
         reference = min(target, float(covered[left].mean())) if left.any() else 0.0
         if not 0.0 < reference:
@@ -558,11 +525,9 @@ class _Candidates:
         return list(grown.items())
 
     def _may_combine(self, rule: tuple[int, ...]) -> bool:
-        """Whether the conditions may stand together.
-
-        The true class stands with groups only: together with the confidence or the predicted
-        class it says that the prediction is wrong, and every method misses more of those.
-        """
+        """Whether the conditions may stand together."""
+        # The true class stands with groups only: together with the confidence or the predicted
+        # class it says that the prediction is wrong, and every method misses more of those.
         kinds = {self.kinds[number] for number in rule}
         return "classes" not in kinds or kinds <= {"classes", "groups"}
 

@@ -26,17 +26,10 @@ from trustsets.verify import failing_conditions
 __all__ = ["Explanation", "InfluentialSample", "ThresholdCertificate", "certify", "explain"]
 
 _FITS = ("plain", "lower", "upper")
-# Samples whose ranks differ by at most this share are similar.
-_SIMILAR_SHARE = 0.05
-# Scores this near to a threshold, in standard deviations of the calibration scores, are close.
-_CLOSE = 0.1
 # Weights below this share of the largest are zero up to rounding.
 _NO_WEIGHT = 1e-7
 # A statistic of this share of the calibration samples or less is low, and of all but so many high.
 _LOW_SHARE = 0.25
-# With fewer similar samples than this many times 1 / alpha, they have no quantile of their own to
-# speak of.
-_FEW_SIMILAR = 2.0
 # What a low and a high value of a statistic means.
 _MEANINGS = {
     "Conf": ("the classifier is unsure", "the classifier is sure"),
@@ -64,8 +57,6 @@ class InfluentialSample:
         The set, or the membership of the explained class, is the same for all scores of this sample
         between these two, the other samples as they are, and changes just beyond them. Infinite
         where it never changes. Ties at the ends are not part of the statement.
-    lowest, highest : float
-        Between these two the threshold stays, whatever the score of this sample is.
     """
 
     row: int
@@ -74,23 +65,22 @@ class InfluentialSample:
     weight: float
     low: float
     high: float
-    lowest: float
-    highest: float
 
     def __str__(self) -> str:
-        return f"row {self.row}: score {self.score:.4g}, weight {self.weight:.3g}; {self._range}"
+        return (
+            f"row {self.row}: score {self.score:.4g}, weight {self.weight:.3g}; the outcome is the "
+            f"same {self._range}"
+        )
 
     @property
     def _range(self) -> str:
-        kept = "the outcome is the same"
         low, high = np.isfinite(self.low), np.isfinite(self.high)
         if low and high:
-            return f"{kept} while this score is between {self.low:.4g} and {self.high:.4g}"
+            return f"while this score is between {self.low:.4g} and {self.high:.4g}"
         if low or high:
             end = f"at least {self.low:.4g}" if low else f"at most {self.high:.4g}"
-            return f"{kept} while this score is {end}"
-        span = f"the threshold stays between {self.lowest:.4g} and {self.highest:.4g}"
-        return f"{kept} whatever this score is ({span})"
+            return f"while this score is {end}"
+        return "whatever this score is"
 
 
 @final
@@ -120,13 +110,8 @@ class Explanation:
         How many penalties hold in place of further samples; their scores are 0.
     standard_threshold, standard_size : float and int
         What STANDARD would give with the same scores.
-    close_below, close_above : int
-        Number of classes whose scores are within a tenth of a standard deviation of the calibration
-        scores below and above the threshold.
     ranks : dict
         Share of the calibration samples with smaller Conf and Trust, where these are in memory.
-    n_similar : int or None
-        Calibration samples whose ranks of Conf and Trust are within 5 percentage points.
     """
 
     classes: tuple[Any, ...]
@@ -142,10 +127,7 @@ class Explanation:
     n_penalties: int
     standard_threshold: float
     standard_size: int
-    close_below: int
-    close_above: int
     ranks: dict[str, float]
-    n_similar: int | None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -166,11 +148,6 @@ class Explanation:
             lines += [f"  {sample}" for sample in self.samples]
         elif not np.isfinite(self.threshold):
             lines.append("The threshold is infinite, and no calibration score could change that.")
-        if self.label is None and self.samples:
-            lines.append(
-                f"Classes with a score just below the threshold: {self.close_below}; just above "
-                f"it: {self.close_above}."
-            )
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -228,34 +205,17 @@ def _reasons(explanation: Explanation) -> Iterator[str]:
             yield f"{meaning[0]} ({1 - share:.0%} of the calibration samples have a {name} as high)"
         elif size == 1 and share >= 1.0 - _LOW_SHARE:
             yield f"{meaning[1]} ({share:.0%} of the calibration samples have a lower {name})"
-    yield from _compared(explanation)
-    if (
-        large
-        and explanation.n_similar is not None
-        and explanation.n_similar < _FEW_SIMILAR / explanation.alpha
-    ):
-        names = " and ".join(explanation.ranks)
-        yield f"few calibration samples ({explanation.n_similar}) are similar to it in {names}"
-    if large and explanation.close_below > 1:
-        yield f"{explanation.close_below} classes have scores just below the threshold"
-
-
-def _compared(explanation: Explanation) -> Iterator[str]:
-    """How the threshold compares with that of STANDARD."""
-    size, theirs, other = (
-        len(explanation.classes),
-        explanation.standard_size,
-        explanation.standard_threshold,
-    )
-    mine = f"its threshold of {explanation.threshold:.4g}"
-    if size != theirs:
-        kind = "higher" if explanation.threshold > other else "lower"
-        yield f"{mine} is {kind} than the {other:.4g} of STANDARD, which would give {theirs}"
+    threshold, standard = explanation.threshold, explanation.standard_threshold
+    mine = f"its threshold of {threshold:.4g}"
+    if size != explanation.standard_size:
+        kind = "higher" if threshold > standard else "lower"
+        yield (
+            f"{mine} is {kind} than the {standard:.4g} of STANDARD, which would give "
+            f"{explanation.standard_size}"
+        )
     elif size and not explanation.kept:
         many = "so many classes have scores" if size > 1 else "no other class has a score"
-        same = f"{other:.4g} of STANDARD would give as many"
-        same = "the same as that of STANDARD" if explanation.threshold == other else same
-        yield f"{many} at or below {mine} ({same})"
+        yield f"{many} at or below {mine} ({standard:.4g} of STANDARD would give as many)"
 
 
 def _plain(value: Any) -> Any:
@@ -338,8 +298,6 @@ def explain(
     shift = threshold - proven if np.isfinite(threshold) else 0.0
     calibration = np.sort(predictor.state_.scores)
     standard = conformal_quantile(calibration, alpha)
-    gaps, close = scores - threshold, _CLOSE * float(np.std(calibration))
-    ranks, n_similar = _ranks(predictor, sample)
     return Explanation(
         classes=tuple(sets[0].tolist()),
         n_classes=len(scores),
@@ -354,30 +312,19 @@ def explain(
         n_penalties=deciding.n_penalties,
         standard_threshold=standard,
         standard_size=max(int(np.count_nonzero(scores <= standard)), not predictor.allow_empty),
-        close_below=int(np.count_nonzero((gaps <= 0.0) & (gaps >= -close))),
-        close_above=int(np.count_nonzero((gaps > 0.0) & (gaps <= close))),
-        ranks=ranks,
-        n_similar=n_similar,
+        ranks=_ranks(predictor, sample),
     )
 
 
-def _ranks(predictor: Predictor, sample: ModelOutputs) -> tuple[dict[str, float], int | None]:
-    """Shares of calibration samples with smaller statistics, and the number of similar samples."""
+def _ranks(predictor: Predictor, sample: ModelOutputs) -> dict[str, float]:
+    """Shares of calibration samples with smaller statistics, where these are in memory."""
     if not predictor.has_calibration:
-        return {}, None
+        return {}
     calibration = predictor.calibration_
-    statistics = {"Conf": (calibration.confidence, float(sample.confidence[0]))}
+    ranks = {"Conf": float(np.mean(calibration.confidence < sample.confidence[0]))}
     if sample.trust is not None and calibration.trust is not None:
-        statistics["Trust"] = calibration.trust, float(sample.trust[0])
-    ranks, similar = {}, np.ones(len(calibration), np.bool_)
-    for name, (values, value) in statistics.items():
-        ordered = np.sort(values)
-        ranks[name] = float(np.searchsorted(ordered, value)) / len(ordered)
-        # Ties count as similar, whatever their number.
-        ends = np.array([ranks[name] - _SIMILAR_SHARE, ranks[name] + _SIMILAR_SHARE])
-        low, high = ordered[np.clip(ends * len(ordered), 0, len(ordered) - 1).astype(np.int64)]
-        similar &= (values >= low) & (values <= high)
-    return ranks, int(np.count_nonzero(similar))
+        ranks["Trust"] = float(np.mean(calibration.trust < sample.trust[0]))
+    return ranks
 
 
 def _same_outcome(
@@ -421,26 +368,7 @@ def _influential_samples(
         score, position = float(deciding.fit.scores[point]), int(deciding.order[point])
         row = int(predictor.calibration_rows_[position])
         low, high = unchanged_range(paths, score, interval)
-        yield InfluentialSample(row, position, score, weight, low, high, *_span(paths))
-
-
-def _span(paths: list[ScorePath]) -> tuple[float, float]:
-    """The lowest and the highest threshold that any score gives; NaN where it is not known."""
-    places = np.unique(np.concatenate([path.scores for path in paths]))
-    ends = [
-        [end + np.inf * slope if slope else end for end, slope in _end_slopes(path)]
-        for path in paths
-    ]
-    every = _limited(
-        [np.append(path.at(places), end) for path, end in zip(paths, ends, strict=True)]
-    )
-    return float(every.min()), float(every.max())
-
-
-def _end_slopes(path: ScorePath) -> Iterator[tuple[float, float]]:
-    """Thresholds at the first and the last knot, and how they change away from the others."""
-    yield float(path.values[0]), -path.slopes[0]
-    yield float(path.values[-1]), path.slopes[1]
+        yield InfluentialSample(row, position, score, weight, low, high)
 
 
 def unchanged_range(
@@ -474,10 +402,9 @@ def unchanged_range(
 class ThresholdCertificate:
     """All numbers from which one threshold can be checked without this package.
 
-    ``trustsets verify FILE`` checks a saved certificate, and so does
-    ``python verify.py FILE`` with the one file ``trustsets/verify.py``, which needs NumPy alone and
-    says why the check is a proof. The certificate speaks of the numbers in it: that `phi` and `row`
-    belong to certain samples is not part of it.
+    ``trustsets verify FILE`` checks a saved certificate, and so does ``python verify.py FILE`` with
+    the one file ``trustsets/verify.py``, which needs NumPy alone and says why the check is a proof.
+    That `phi` and `row` belong to certain samples is not part of it.
 
     Attributes
     ----------
@@ -545,8 +472,7 @@ class ThresholdCertificate:
                 np.savez_compressed(file, **arrays)
                 return
             plain: dict[str, Any] = {name: value.tolist() for name, value in arrays.items()}
-            # JSON has no infinity; `float` reads the word.
-            plain["threshold"] = plain["threshold"] if np.isfinite(self.threshold) else "inf"
-            if self.threshold == -np.inf:
-                plain["threshold"] = "-inf"
+            if not np.isfinite(self.threshold):
+                # JSON has no infinity; `float` reads the word.
+                plain["threshold"] = str(self.threshold)
             file.write(json.dumps(plain, allow_nan=False).encode())

@@ -1,9 +1,9 @@
 """How many samples to calibrate on and to test on.
 
 The coverage of a split conformal predictor depends on its n calibration samples. With scores that
-have no ties it has the law Beta(k, n + 1 - k), where k is `conformal_rank` (Vovk 2012). In other
-words the miss rate has the law Beta(l, m - l) with m = n + 1 and l = floor(m alpha), and of test
-samples a Beta-binomial number is missed. `plan` turns these laws into sample sizes.
+have no ties the miss rate has the law Beta(l, m - l) with m = n + 1 and l = floor(m alpha) (Vovk
+2012), and of test samples a Beta-binomial number is missed. `plan` turns these laws into sample
+sizes.
 """
 
 import math
@@ -21,7 +21,7 @@ from trustsets._checks import check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets.errors import InputError
-from trustsets.metrics import PlainData
+from trustsets.metrics import PlainData, missed_at_least
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "samples_for", "size_of_test"]
@@ -37,19 +37,14 @@ MOST_SAMPLES = 10**7
 
 # How far shares may exceed 1 together by rounding.
 _ROUNDING = 1e-6
-# All blocks of sizes up to this one are looked at. Beyond it the last that fails is found by
-# bisection, and so many after it are looked at too, times the number of basis functions: whole
-# numbers make the value of a block wobble by as much as its trend changes over O(functions) blocks.
+# So many blocks of sizes are looked at. If the last one fails, the last that fails is found by
+# bisection, and as many after it are looked at too: whole numbers make the value of a block wobble.
 _SCANNED_BLOCKS = 4096
-_WOBBLE = 64
 # The size of a group lies within so many standard deviations, up to a probability of 1e-18.
 _DEVIATIONS = 9.0
 # A guess of a number of samples is searched around by this factor.
 _NEAR = 0.8
 _SMALLEST_STEP = 1e-12
-# Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-_TAIL = 1e-17
 
 
 def plan(
@@ -60,37 +55,30 @@ def plan(
     n: int | None = None,
     groups: Shares | None = None,
     classes: Shares | None = None,
-    functions: int = 1,
-    gap: float | None = None,
     outputs: ModelOutputs | None = None,
 ) -> "Plan":
     """How many samples to calibrate on, and to test on.
 
-    The coverage of one calibrated predictor depends on its calibration samples, by a law that is
-    known exactly. `plan` gives the size from which on, at every larger size too, coverage is within
-    the tolerance with the probability. Tuning samples, which the default `ConditionalConformal`
-    sets aside, come on top: `Plan.with_tuning`. The law is that of scores without ties; ties and
-    ``allow_empty=False`` can only add coverage. ``print`` shows the plan in sentences.
+    `plan` gives the size from which on, at every larger size too, coverage is within the tolerance
+    with the probability. Tuning samples, which the default `ConditionalConformal` sets aside, come
+    on top: `Plan.with_tuning`. The law is that of split conformal sets of scores without ties; ties
+    and ``allow_empty=False`` can only add coverage. ``print`` shows the plan in sentences.
 
     Parameters
     ----------
     alpha : float
         Allowed miscoverage.
     within : float
-        Tolerance: coverage should be at most so far from 1 - alpha, up or down.
+        Tolerance: coverage should be at most so far from 1 - alpha, up or down. An evaluation
+        should see a gap as large; `size_of_test` is for other gaps.
     probability : float
-        How likely it should be within the tolerance, and an evaluation should see a gap.
+        How likely it should be within the tolerance, and an evaluation should see the gap.
     n : int, optional
         Calibration samples there are; by default those of `outputs`.
     groups, classes : mapping of names to shares, or sequence of shares, optional
         Groups or classes that should each be within the tolerance, and their shares of the samples;
         by default those of `outputs`. The sizes hold where each has a threshold of its own
         (`MondrianConformal`) or an indicator among the basis functions.
-    functions : int
-        Number of basis functions of `ConditionalConformal`. The sizes then come from its bounds,
-        which need more samples than most data do.
-    gap : float, optional
-        Lack of coverage that an evaluation should see; by default `within`.
     outputs : ModelOutputs, optional
         Labelled samples, which give shares and sizes.
 
@@ -103,12 +91,10 @@ def plan(
     8567
     """
     alpha = check_alpha(alpha)
-    gap = within if gap is None else gap
-    check_open(within=within, probability=probability, gap=gap)
-    if gap >= 1.0 - alpha:
-        raise InputError(f"gap must be smaller than the coverage, {1.0 - alpha:g}; got {gap}.")
-    n = None if n is None else _whole(n, "n")
-    functions = _whole(functions, "functions")
+    check_open(within=within, probability=probability)
+    whole = isinstance(n, int | np.integer) and 1 <= n <= MOST_SAMPLES
+    if n is not None and not whole:
+        raise InputError(f"n must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {n!r:.40}.")
     shares = _shares_of_parts(groups, classes, outputs)
     total = len(outputs) if n is None and outputs is not None else n
 
@@ -124,7 +110,7 @@ def plan(
             ends = law.interval(present, probability)
         # A part is tested as it is planned; for all samples, those beyond the plan count too.
         calibrated = enough if share < 1.0 else max(enough, present or 0)
-        tested, misses = test(law, calibrated, gap, probability) or (None, None)
+        tested, misses = test(law, calibrated, within, probability) or (None, None)
         return PlanRow(
             part=part,
             share=share,
@@ -140,18 +126,9 @@ def plan(
             test_in_all=None if tested is None else samples_for(tested, share, probability),
         )
 
-    law = CoverageLaw(alpha, functions)
+    law = CoverageLaw(alpha)
     rows = [row(name, share, law) for name, share in {"all samples": 1.0, **shares}.items()]
-    return Plan(alpha, within, probability, gap, functions, tuple(rows))
-
-
-def _whole(number: Any, name: str) -> int:
-    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
-    if not whole or not 1 <= number <= MOST_SAMPLES:
-        raise InputError(
-            f"{name} must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {number!r:.40}."
-        )
-    return int(number)
+    return Plan(alpha, within, probability, tuple(rows))
 
 
 def _shares_of_parts(
@@ -227,23 +204,12 @@ class PlanRow:
 class Plan(PlainData):
     """How many samples to calibrate and to test on; `plan` makes it.
 
-    Attributes
-    ----------
-    alpha, within, probability : float
-        What was asked for: coverage of 1 - alpha, up to `within`, with this probability.
-    gap : float
-        Lack of coverage that an evaluation should see.
-    functions : int
-        Basis functions.
-    rows : tuple of PlanRow
-        All samples first, then groups and classes.
+    The first of the `rows` is for all samples, the others are for groups and classes.
     """
 
     alpha: float
     within: float
     probability: float
-    gap: float
-    functions: int
     rows: tuple[PlanRow, ...]
 
     def __str__(self) -> str:
@@ -270,11 +236,10 @@ class Plan(PlainData):
 
     def _goal(self) -> str:
         ends = (1.0 - self.alpha - self.within, min(1.0 - self.alpha + self.within, 1.0))
-        how = "" if self.functions == 1 else f" by bounds for {self.functions} basis functions,"
         return (
             f"Sets at alpha={self.alpha:g} have a marginal coverage of "
             f"{_percent(1.0 - self.alpha)}; that of one calibrated predictor varies with its "
-            f"calibration samples. Calibrate on {self.needed:,} samples or more,{how} and coverage "
+            f"calibration samples. Calibrate on {self.needed:,} samples or more, and coverage "
             f"is between {_percent(ends[0])} and {_percent(ends[1])} with probability "
             f"{_percent(self.probability)}. Tuning samples are not among them: the default "
             f"ConditionalConformal sets up to {_percent(TUNING_SHARE)} of its samples aside, so "
@@ -314,7 +279,7 @@ class Plan(PlainData):
         return text
 
     def _test(self) -> str:
-        row, gap = self.rows[0], _points(self.gap)
+        row, gap = self.rows[0], f"{100.0 * self.within:.3g} percentage points"
         if row.test is None:
             return (
                 f"No test tells a coverage that is {gap} too low from that of a valid predictor "
@@ -344,23 +309,10 @@ def _percent(share: float) -> str:
     return f"{100.0 * share:.3g}%"
 
 
-def _points(gap: float) -> str:
-    value = f"{100.0 * gap:.3g}"
-    return f"{value} percentage point" + ("" if value == "1" else "s")
-
-
 @final
 @dataclass(frozen=True)
 class CoverageLaw:
     """How coverage at `alpha` varies from one calibration set to the next.
-
-    Attributes
-    ----------
-    functions : int
-        Number p of basis functions. Up to p - 1 more calibration samples are then covered, so the
-        upper tail is that of Beta(k + p - 1, n + 2 - k - p). For p = 1 the law is exact. For more
-        functions it joins the exact bounds of the mean to the spread of p = 1, which is right to
-        first order in 1 / n.
 
     Examples
     --------
@@ -372,7 +324,6 @@ class CoverageLaw:
     """
 
     alpha: float
-    functions: int = 1
 
     @cached_property
     def fraction(self) -> Fraction:
@@ -389,32 +340,28 @@ class CoverageLaw:
 
         It is 0 where n is under `smallest`: the sets are full, and their coverage says nothing.
         """
-        m, misses = n + 1, self._misses(n + 1)
-        most, least = self._ends(misses, m)
-        below = special.betaincc(most, m - most, min(self.alpha + within, 1.0))
-        above = special.betainc(least, m - least, max(self.alpha - within, 0.0))
-        return np.where(misses > 0, np.maximum(1.0 - below - above, 0.0), 0.0)
+        a, b = self.miss_law(n)
+        below = special.betaincc(a, b, min(self.alpha + within, 1.0))
+        above = special.betainc(a, b, max(self.alpha - within, 0.0))
+        return np.where(a > 0.5, np.maximum(1.0 - below - above, 0.0), 0.0)
 
     def interval(self, n: int, probability: float) -> tuple[float, float]:
         """Interval that contains the coverage with this probability; both tails are equal."""
         if n < self.smallest:
             return 1.0, 1.0
-        tail, m = (1.0 - probability) / 2.0, np.array([n + 1])
-        most, least = self._ends(self._misses(m), m)
-        low = special.betaincinv(most, m - most, 1.0 - tail)
-        high = special.betaincinv(least, m - least, tail)
-        return 1.0 - float(low[0]), 1.0 - float(high[0])
+        tail = (1.0 - probability) / 2.0
+        low, high = special.betaincinv(*self.miss_law(np.array([n])), [1.0 - tail, tail])
+        return 1.0 - float(low), 1.0 - float(high)
 
     def needed(self, within: float, probability: float) -> int:
         """Size from which on coverage is within the tolerance with the probability, at every n.
 
         The probability rises and falls with n, as l = floor(m alpha) stays the same for a block of
-        about 1 / alpha sizes, or m - l for 1 / (1 - alpha) sizes where that is more. For fixed l or
-        m - l the miss rate is of an exponential family in m, so that the probability of an interval
-        first rises and then falls (Karlin 1968). Its smallest value in a block is thus at one of
-        the two ends: two values decide about a block, however long.
+        about 1 / alpha sizes. For fixed l the miss rate is of an exponential family in m, so that
+        the probability of an interval first rises and then falls (Karlin 1968). Its smallest value
+        in a block is thus at one of the two ends.
         """
-        most_blocks = int(self._block(np.array([MOST_SAMPLES]))[0])
+        most_blocks = int(self._misses(np.array([MOST_SAMPLES]))[0])
 
         def fails(blocks: Any) -> Any:
             return self._lowest(np.atleast_1d(blocks), within) < probability
@@ -429,8 +376,7 @@ class CoverageLaw:
         block = 0 if scanned.size == 0 else int(scanned[-1]) + 1
         if block == _SCANNED_BLOCKS:
             block = _last_where(lambda number: bool(fails(number)), block, most_blocks)
-        window = _WOBBLE * min(self.functions, _WOBBLE)
-        while (after := np.flatnonzero(fails(block + np.arange(1, window + 1)))).size:
+        while (after := np.flatnonzero(fails(block + np.arange(1, _SCANNED_BLOCKS + 1)))).size:
             block += int(after[-1]) + 1
         if block == 0:
             return self.smallest
@@ -441,10 +387,10 @@ class CoverageLaw:
         )
 
     def needed_in_all(self, within: float, probability: float, share: float, needed: int) -> int:
-        """Calibration samples in all, of which a group has a share, by the law of its size.
+        """Calibration samples in all, of which a group has a share; its size is binomial.
 
-        The size of the group is binomial. The probability at a size is replaced by the lowest at
-        this or any larger size, so that the result holds for every larger number too.
+        The probability at a size is replaced by the lowest at this or any larger size, so that the
+        result holds for every larger number too.
         """
         if share == 1.0:
             return needed
@@ -465,32 +411,20 @@ class CoverageLaw:
         ends = np.stack([self._first(blocks) - 1, self._first(blocks + 1) - 2])
         return np.asarray(self.probability(ends, within).min(axis=0))
 
-    def _ends(self, misses: Codes, m: Codes) -> tuple[Floats, Floats]:
-        """Most and least misses l of the Beta laws of the two tails, kept inside (0, m)."""
-        most, least = misses, misses - (self.functions - 1.0)
-        # A miss rate of about 0 stands for sets that may all contain the label.
-        return np.clip(most, _SMALLEST_STEP, m - 0.5), np.clip(least, _SMALLEST_STEP, m - 0.5)
+    def miss_law(self, n: Codes) -> tuple[Floats, Floats]:
+        """Parameters l and m - l of the Beta law of the miss rate; l of about 0 for full sets."""
+        misses = np.maximum(self._misses(n + 1), _SMALLEST_STEP, dtype=np.float64)
+        return misses, np.asarray(n + 1 - misses)
 
     def _misses(self, m: Codes) -> Codes:
         """``floor(m alpha)`` in exact arithmetic."""
         top, bottom = self.fraction.numerator, self.fraction.denominator
         return _exact(m, lambda number: number * top // bottom)
 
-    def _block(self, m: Codes) -> Codes:
-        """The number that is the same in a block of sizes: l, or m - l where alpha > 1/2."""
-        misses = self._misses(m)
-        return m - misses if self.alpha > 0.5 else misses
-
     def _first(self, blocks: Codes) -> Codes:
-        """Smallest m of each block, or just beyond those in use."""
+        """Smallest m of each block of sizes with the same l, or just beyond those in use."""
         top, bottom = self.fraction.numerator, self.fraction.denominator
-
-        def first(block: int) -> int:
-            if self.alpha > 0.5:
-                return (block - 1) * bottom // (bottom - top) + 1
-            return -(-block * bottom // top)
-
-        return _exact(blocks, lambda block: min(first(block), 2 * MOST_SAMPLES))
+        return _exact(blocks, lambda block: min(-(-block * bottom // top), 2 * MOST_SAMPLES))
 
 
 def _exact(numbers: Codes, function: Callable[[int], int]) -> Codes:
@@ -514,21 +448,21 @@ def size_of_test(
 ) -> tuple[int, int] | None:
     """Test samples from which on an evaluation sees that coverage is lower by `gap`.
 
-    A valid predictor that was calibrated on n samples misses a Beta-binomial number of the test
-    samples. The test calls coverage too low from t misses on, where t is the smallest number that
-    a valid predictor reaches with probability `significance` at most. A predictor whose miss rate
-    is alpha + gap reaches it with probability `power` at least, at every larger size too. This is
-    the test of `trustsets.metrics.check_guarantee`. Returns the number of test samples and t; None
-    where no number is enough, because the coverage of a valid predictor varies as much as `gap`.
+    The test, which is that of `trustsets.metrics.check_guarantee`, calls coverage too low from t
+    misses on, where t is the smallest number that a valid predictor, calibrated on n samples,
+    reaches with probability `significance` at most. A predictor whose miss rate is alpha + gap
+    reaches it with probability `power` at least, at every larger size too. Returns the number of
+    test samples and t; None where the coverage of a valid predictor varies as much as `gap`.
 
     Examples
     --------
     >>> size_of_test(CoverageLaw(0.1), n=10_000, gap=0.02, power=0.9)
     (2459, 275)
     """
-    size = np.array([n + 1])
-    most = float(law._ends(law._misses(size), size)[0][0])
-    a, b, rate = most, max(n + 1 - most, 1.0), law.alpha + gap
+    if not 0.0 < gap < 1.0 - law.alpha:
+        raise InputError(f"the gap must be > 0 and less than {1.0 - law.alpha:g}; got {gap}.")
+    a, b = (float(end[0]) for end in law.miss_law(np.array([n])))
+    rate = law.alpha + gap
     if n < law.smallest or special.betaincc(a, b, rate) >= significance:
         return None
 
@@ -543,13 +477,10 @@ def size_of_test(
         return 1 + _last_where(lambda samples: is_significant(fewer, samples), fewer, MOST_SAMPLES)
 
     def lacks_power(misses: int) -> bool:
-        """Whether the power is too low at any of the sizes at which so many misses are needed.
-
-        For t misses the power rises with the number of samples: it is lowest at the first size.
-        """
+        """Whether the power is too low at any of the sizes at which so many misses are needed."""
         if not is_significant(misses, misses):
             return True  # not even if all are missed
-        samples = first_size(misses)
+        samples = first_size(misses)  # for t misses the power rises with the number of samples
         return bool(special.betainc(misses, samples - misses + 1.0, rate) < power)
 
     high = 1
@@ -559,35 +490,6 @@ def size_of_test(
             return None
     misses = 1 + _last_where(lacks_power, high // 2, high) if high > 1 else 1
     return first_size(misses), misses
-
-
-def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
-    """Probability that a predictor misses so many of the samples, if its miss rate is Beta(a, b).
-
-    A binomial number reaches t exactly if a variable with law Beta(t, m - t + 1) is at most its
-    probability, so this is P(B <= A) for two independent Beta variables. It is integrated over
-    the narrower of the two, on which the distribution function of the other varies slowly. The
-    sum of the Beta-binomial law has as many terms as there are misses.
-    """
-    other = (misses, samples - misses + 1.0)
-    if a + b >= samples + 1.0:  # the narrower law, where both overlap
-        x, weights = _quadrature(a, b)
-        return float(weights @ special.betainc(*other, x))
-    x, weights = _quadrature(*other)
-    return float(weights @ special.betaincc(a, b, x))
-
-
-def _quadrature(a: float, b: float) -> tuple[Floats, Floats]:
-    """Nodes and weights with which means over a Beta law are sums."""
-    low, high = special.betaincinv(a, b, _TAIL), special.betainccinv(a, b, _TAIL)
-    x = (low + high) / 2.0 + (high - low) / 2.0 * _NODES
-    # The density relative to that at the mean: its logarithm itself would lose all digits where
-    # a and b are large.
-    mean = a / (a + b)
-    log_density = special.xlog1py(a - 1.0, (x - mean) / mean)
-    log_density += special.xlog1py(b - 1.0, (mean - x) / (1.0 - mean))
-    weights = _WEIGHTS * np.exp(log_density - log_density.max())
-    return x, weights / weights.sum()
 
 
 def samples_for(wanted: int, share: float, probability: float) -> int:

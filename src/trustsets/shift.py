@@ -1,19 +1,14 @@
 r"""Predictors for other populations than that of calibration: label shift and covariate shift.
 
 1. `AdaptedConformal`: a calibrated predictor with weights for another population.
-2. Label shift. The distribution of the outputs within each class stays the same. The density of the
-   new outputs is then proportional to :math:`\sum_y q_y f_y(x) / p_y`, with f the calibrated
-   probabilities and p the calibration prevalences; the q of largest likelihood are the estimate.
-   Probabilities are calibrated first by a temperature and a constant for each class, fitted on the
-   calibration samples: without the constants the estimate is biased (Alexandari, Kundaje and
-   Shrikumar 2020).
-3. Covariate shift. Let t(x) be what tells the two populations apart. If samples with the same t(x)
-   have not changed, the weight of a sample is the ratio of the new to the old density of t(x). A
-   probabilistic classifier between m new and n calibration samples estimates it: the odds of "new"
-   times n / m (Bickel, Brueckner and Scheffer 2009). The classifier is a logistic regression with a
-   quadratic penalty. No calibration sample gets its weight from a model that saw it: samples of
-   both kinds are divided into folds, and each fold is weighted by the model of the others. A new
-   sample has the geometric mean of the weights by all of these models.
+2. Label shift. With f the calibrated probabilities and p the calibration prevalences, the density
+   of new outputs is proportional to :math:`\sum_y q_y f_y(x) / p_y`; the q of largest likelihood
+   are the estimate. Probabilities are calibrated by a temperature and a constant for each class:
+   without the constants the estimate is biased (Alexandari, Kundaje and Shrikumar 2020).
+3. Covariate shift. The weight of a sample is the ratio of the new to the old density of t(x), what
+   tells the populations apart: the odds of "new" by a logistic regression between m new and n
+   calibration samples, times n / m (Bickel, Brueckner and Scheffer 2009). Each fold of samples is
+   weighted by the model of the other folds, and a new sample by the geometric mean of all models.
 4. How much weighted samples tell, and whether they are distributed as others are.
 """
 
@@ -28,7 +23,7 @@ from numpy.typing import NDArray
 from trustsets._arrays import Alphas, Codes, Floats
 from trustsets._draws import Stream, row_uniforms
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis import Basis, Custom, FittedBasis, FittedSum, Polynomial, PrincipalComponents
+from trustsets.basis import Basis, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
@@ -59,13 +54,10 @@ _WARNING_RATE = 1e-3
 class AdaptedConformal(Predictor):
     """A predictor for another population; made by ``predictor.adapt``.
 
-    With ``shift="label"``: if only the class prevalences differ, and if they were known, coverage
-    would hold among the new samples as it does among samples exchangeable with those of
-    calibration. The prevalences are estimated, so it holds approximately: `prevalence_` has their
-    intervals. If the outputs within a class have changed, too, nothing is guaranteed; `adapt`
-    warns where the outputs show it. Every class has thresholds of its own, so thresholds have shape
-    (m, K). For `ConditionalConformal`, a number just below the fitted value stands for a threshold
-    where no score lies between the two.
+    With ``shift="label"``: if only the class prevalences differ, coverage holds among the new
+    samples up to the error of the estimated prevalences (`prevalence_`, with intervals). If the
+    outputs within a class have changed, too, nothing is guaranteed; `adapt` warns where the outputs
+    show it. Every class has thresholds of its own, so thresholds have shape (m, K).
 
     With ``shift="covariate"``: the same if only the distribution of what tells the populations
     apart differs: `weights_` has the weights and their effective sample size. A sample that is
@@ -110,7 +102,7 @@ class AdaptedConformal(Predictor):
     @property
     def has_class_thresholds(self) -> bool:
         """Weights of label shift depend on the candidate class."""
-        return isinstance(self.shift, ClassPrevalence) or self.original.has_class_thresholds
+        return isinstance(self.shift, ClassPrevalence) or super().has_class_thresholds
 
     @property
     def conditions_on(self) -> FittedBasis | None:
@@ -142,11 +134,11 @@ class AdaptedConformal(Predictor):
         self._fit()
 
     def update(self, more: ModelOutputs) -> NoReturn:
-        """Refuse: an adapted predictor keeps its calibration samples."""
+        """Refuse, as `calibrate` does."""
         self._fit()
 
     def forget(self, rows: Any) -> NoReturn:
-        """Refuse: an adapted predictor keeps its calibration samples."""
+        """Refuse, as `calibrate` does."""
         self._fit()
 
     def leave_one_out(self, alpha: Any = 0.1) -> NoReturn:
@@ -160,7 +152,8 @@ class AdaptedConformal(Predictor):
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         if isinstance(self.shift, ClassPrevalence):
             weights = self.shift.weights[self.state_.codes]
-            new = np.maximum(self.shift.weights, _LEAST_WEIGHT)[None, :]
+            by_class = np.maximum(self.shift.weights, _LEAST_WEIGHT)
+            new = np.broadcast_to(by_class, (len(outputs), by_class.size))
         else:
             assert self.model is not None
             self._warn_if_few(alphas)
@@ -208,13 +201,18 @@ def adapt(predictor: Predictor, unlabelled: ModelOutputs, shift: str, of: Any) -
     predictor.check_weights()
     if shift == "label":
         prevalence = estimate_prevalence(calibration, unlabelled)
-        prevalence.warn()
+        _warn(prevalence.doubts())
         return AdaptedConformal(predictor.copy(), prevalence)
     model, weights = estimate_weights(
         calibration, unlabelled, of, predictor.conditions_on, state.seed
     )
-    weights.warn()
+    _warn(weights.doubts())
     return AdaptedConformal(predictor.copy(), weights, model)
+
+
+def _warn(doubts: list[str]) -> None:
+    if doubts:
+        warnings.warn(" ".join(doubts), TrustSetsWarning, stacklevel=4)
 
 
 # 2. Label shift.
@@ -267,21 +265,16 @@ class ClassPrevalence:
         seen = self.calibration > 0.0
         return np.where(seen, self.estimate / np.where(seen, self.calibration, 1.0), 1.0)
 
-    def doubts(self) -> str:
-        """Sentence on what speaks against label shift; empty if nothing does."""
+    def doubts(self) -> list[str]:
+        """Sentences on what speaks against label shift; none if nothing does."""
         if self.fit_p >= _WARNING_RATE:
-            return ""
-        return (
+            return []
+        return [
             "The confidence of the unlabelled samples is not distributed as other class "
             f"prevalences alone would make it (p = {self.fit_p:.2g}): more than the prevalences "
             "has changed, and adapted sets may under-cover. Label some of the new samples, and "
             "calibrate or update with them."
-        )
-
-    def warn(self) -> None:
-        """Warn where there are doubts."""
-        if text := self.doubts():
-            warnings.warn(text, TrustSetsWarning, stacklevel=4)
+        ]
 
 
 def estimate_prevalence(labelled: ModelOutputs, unlabelled: ModelOutputs) -> ClassPrevalence:
@@ -296,7 +289,7 @@ def estimate_prevalence(labelled: ModelOutputs, unlabelled: ModelOutputs) -> Cla
     ...     return ModelOutputs(logits=np.stack([0.0 * x, 2.0 * x - 2.0], axis=1), labels=labels)
     >>> result = estimate_prevalence(draw([0.5, 0.5], 2000), draw([0.9, 0.1], 2000))
     >>> bool(result.low[0] < 0.9 < result.high[0]), result.doubts()
-    (True, '')
+    (True, [])
     """
     if len(unlabelled) < FEWEST:
         raise InputError(
@@ -483,10 +476,10 @@ class CovariateWeights:
         Unlabelled samples, and how many of them are where there are hardly any calibration
         samples: each weighs more than a ninth of all calibration samples together, so that
         sets of `StandardConformal` are full at alphas up to 0.1.
-    balance_p, features_p : float
-        P-values of the hypothesis that weighted calibration samples and unlabelled samples have the
+    balance_p : float
+        P-value of the hypothesis that weighted calibration samples and unlabelled samples have the
         same distribution of confidence, the same shares of predicted classes, and the same means of
-        what tells them apart; and the same means of all features (1 where there are none).
+        what tells them apart and of all features.
     """
 
     of: str
@@ -495,7 +488,6 @@ class CovariateWeights:
     n_new: int
     n_outside: int
     balance_p: float
-    features_p: float
 
     @property
     def effective_size(self) -> float:
@@ -523,22 +515,12 @@ class CovariateWeights:
         if self.balance_p < _WARNING_RATE:
             texts.append(
                 "Weighted calibration samples still differ from the unlabelled ones in confidence, "
-                f"in predicted classes or in what tells them apart (p = {self.balance_p:.2g}): "
-                "adapted sets may cover less than they say. Describe what has changed with of=, "
-                "or label some of the new samples, and update with them."
-            )
-        if self.features_p < _WARNING_RATE:
-            texts.append(
-                "Features of weighted calibration samples still differ from those of unlabelled "
-                f"ones (p = {self.features_p:.2g}). Unless that has nothing to do with the labels, "
-                'adapted sets may cover less than they say; of="features" takes them into account.'
+                "in predicted classes, in features or in what tells them apart "
+                f"(p = {self.balance_p:.2g}). Unless that has nothing to do with the labels, "
+                "adapted sets may cover less than they say. Describe what has changed with of=, as "
+                'of="features" does, or label some of the new samples, and update with them.'
             )
         return texts
-
-    def warn(self) -> None:
-        """Warn where there are doubts."""
-        if texts := self.doubts():
-            warnings.warn(" ".join(texts), TrustSetsWarning, stacklevel=4)
 
 
 def estimate_weights(
@@ -550,17 +532,8 @@ def estimate_weights(
 ) -> tuple[WeightModel, CovariateWeights]:
     """Weights of calibration samples, and a model of those of new samples.
 
-    Parameters
-    ----------
-    calibration, new : ModelOutputs
-        n and m samples; labels are not used.
-    of : "statistics", "features", Basis or callable
-        As in `Predictor.adapt`.
-    conditions_on : FittedBasis, optional
-        The function class or partition of the predictor, whose statistics are added to Conf and
-        Trust.
-    seed : int
-        Of the folds.
+    `of` is that of `Predictor.adapt`. The statistics of `conditions_on`, the function class or
+    partition of the predictor, are added to Conf and Trust.
     """
     n, m = len(calibration), len(new)
     if min(n, m) < _FEWEST_SAMPLES:
@@ -568,10 +541,10 @@ def estimate_weights(
             f"adapting to covariate shift needs {_FEWEST_SAMPLES} calibration samples and as many "
             f"unlabelled ones or more, hundreds better; got {n} and {m}."
         )
-    of = _checked(of)
-    needs_trust = isinstance(of, Basis) or of == "statistics"
-    both = _joined(calibration, new, needs_trust)
-    basis, squares, words = _described(of, both, conditions_on)
+    # With squares of the components, densities may differ in their spread, too.
+    squares = isinstance(of, str) and of == "features"
+    both = _joined(calibration, new, with_trust=not squares)
+    basis, words = _described(of, both, conditions_on)
     start, design = _standardised(basis.fit(both), both, squares)
     columns, is_new = start.columns(design), np.arange(n + m) >= n
     folds = np.concatenate([_folds(part, seed) for part in (calibration, new)])
@@ -580,39 +553,28 @@ def estimate_weights(
     coefficients[0] -= np.log(mean)
     model = replace(start, coefficients=coefficients)
     of_new = model.of_columns(columns[n:])
-    balance_p, features_p = _balance(columns, both, is_new, weights)
     return model, CovariateWeights(
         of=words or f"every {model.basis.description}",
         weights=weights,
         n_clipped=n_clipped,
         n_new=m,
         n_outside=int(np.sum(of_new > _OUTSIDE * (n + of_new))),
-        balance_p=balance_p,
-        features_p=features_p,
+        balance_p=_balance(columns, both, is_new, weights),
     )
 
 
-def _checked(of: Any) -> Any:
-    """Refuse anything but the two words, a function class or a function."""
-    named = isinstance(of, str) and of in ("statistics", "features")
-    if named or isinstance(of, Basis) or (callable(of) and not isinstance(of, type)):
-        return of
-    raise InputError(
-        'of must be "statistics", "features", a function class such as Groups("site") or '
-        "Polynomial(2), or a function of ModelOutputs, which can look up numbers that are known "
-        f"already (lambda outputs: table[outputs.rows]); got {type(of).__name__} {of!r:.60}."
-    )
-
-
-def _described(of: Any, both: ModelOutputs, basis: FittedBasis | None) -> tuple[Basis, bool, str]:
-    """What tells the populations apart as functions, whether squares count, and words."""
+def _described(of: Any, both: ModelOutputs, basis: FittedBasis | None) -> tuple[Basis, str]:
+    """What tells the populations apart as functions, and in words."""
     if isinstance(of, Basis):
-        return of, False, ""
-    if callable(of):
-        return Custom(of), True, "your own columns"
+        return of, ""
+    if not isinstance(of, str) or of not in ("statistics", "features"):
+        raise InputError(
+            'of must be "statistics", "features", or a function class such as Groups("site") or '
+            f"Custom(function of ModelOutputs); got {type(of).__name__} {of!r:.60}."
+        )
     if of == "statistics":
         chosen = _chosen_statistics(both, basis)
-        return Polynomial(_DEGREE, chosen), False, " and ".join(item.name for item in chosen)
+        return Polynomial(_DEGREE, chosen), " and ".join(item.name for item in chosen)
     features = both.features
     if features is None:
         raise InputError(
@@ -621,7 +583,7 @@ def _described(of: Any, both: ModelOutputs, basis: FittedBasis | None) -> tuple[
         )
     count = min(_MOST_COMPONENTS, *features.shape)
     words = "the features" if count == features.shape[1] else f"{count} principal components"
-    return PrincipalComponents(count), True, words
+    return PrincipalComponents(count), words
 
 
 def _chosen_statistics(both: ModelOutputs, basis: FittedBasis | None) -> tuple[Statistic, ...]:
@@ -745,22 +707,22 @@ def _normalised(weights: Floats) -> tuple[Floats, float, int]:
     return normalised, mean, int(np.sum(weights > clip))
 
 
-def _balance(
-    columns: Floats, both: ModelOutputs, is_new: Bools, weights: Floats
-) -> tuple[float, float]:
-    """P-values of equal distributions after weighting: of what outputs show, and of features."""
+def _balance(columns: Floats, both: ModelOutputs, is_new: Bools, weights: Floats) -> float:
+    """P-value of equal distributions after weighting: of what outputs show, and of features."""
     codes, confidence = both.predicted_codes, both.confidence
     counts = np.bincount(codes, minlength=both.n_classes)
     common = np.flatnonzero(counts >= _FEWEST_PREDICTED)
     checked = np.column_stack([columns, confidence, codes[:, None] == common])
-    means = equal_means([checked], is_new, weights)
-    shape = same_distribution(confidence[~is_new], weights, confidence[is_new])
+    tests = [
+        equal_means([checked], is_new, weights),
+        same_distribution(confidence[~is_new], weights, confidence[is_new]),
+    ]
     features = both.features
-    if features is None:
-        return min(1.0, 2.0 * min(means, shape)), 1.0
-    starts = range(0, features.shape[1], _CHECKED_COLUMNS)
-    blocks = (features[:, start : start + _CHECKED_COLUMNS] for start in starts)
-    return min(1.0, 2.0 * min(means, shape)), equal_means(blocks, is_new, weights)
+    if features is not None:
+        starts = range(0, features.shape[1], _CHECKED_COLUMNS)
+        blocks = (features[:, start : start + _CHECKED_COLUMNS] for start in starts)
+        tests.append(equal_means(blocks, is_new, weights))
+    return min(1.0, len(tests) * min(tests))
 
 
 # 4. Weighted samples compared with others.

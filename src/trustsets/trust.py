@@ -10,19 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, to_numpy
-from trustsets._blocks import for_each_block
+from trustsets._blocks import BLOCK_BYTES, row_numbers
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (
+    BLOCK_ROWS,
     ClassPoints,
     FloatArray,
     IndexArray,
     Queries,
     make_search,
-    row_scales,
-    row_squares,
 )
 
 __all__ = ["DISTANCE_FLOOR", "LARGEST_SCORE", "TrustScore"]
@@ -31,10 +30,12 @@ __all__ = ["DISTANCE_FLOOR", "LARGEST_SCORE", "TrustScore"]
 DISTANCE_FLOOR = 1e-12
 # The score where there is no other class, and the most any score can be.
 LARGEST_SCORE = 1e12
+# The radius of a point, by which `filter_fraction` drops points, is that to this neighbour.
+FILTER_NEIGHBOURS = 10
 # Pairs of rows from which a run is long enough to show its progress.
 LONG_RUN = 10**10
-# Rows handled at a time where a float64 copy is needed.
-BLOCK_ROWS = 4096
+# A row of a smaller norm counts as zero: 1 / norm could overflow.
+ZERO_NORM = 1e-150
 
 
 @final
@@ -53,20 +54,15 @@ class TrustScore(Estimator):
     Parameters
     ----------
     neighbour : int
-        Which nearest point stands for a class. A class with fewer points is represented by its
-        farthest one, with a warning when fitting.
+        Which nearest point stands for a class; the farthest one of a class with fewer points.
     squared : bool
-        Use squared distances. `TrustScore(neighbour=2, squared=True)` gives the numbers of the
-        authors' runs of the paper.
+        Use squared distances; with `neighbour=2`, as the authors' runs of the paper do.
     normalize : bool
-        Divide each row by its Euclidean norm. A zero row has no direction and stays zero: it is at
-        distance 1 from every other row.
+        Divide each row by its Euclidean norm. A zero row stays zero, at distance 1 from all others.
     filter_fraction : float
         Drop up to this fraction of the points of each class: those with the largest distance to
-        their `filter_neighbours`-th nearest point of the class, themselves included. Points tied
-        with the last one that stays also stay.
-    filter_neighbours : int
-        See `filter_fraction`. Classes with fewer points are not filtered.
+        their 10th nearest point of the class, themselves included. Points tied with the last one
+        that stays also stay; classes with fewer than 10 points are not filtered.
     device : str
         `"cpu"`, or a torch device such as `"cuda"` or `"cuda:1"`; `"torch:cpu"` runs the torch
         search on the CPU.
@@ -82,11 +78,9 @@ class TrustScore(Estimator):
 
     Notes
     -----
-    The score is always finite, increases with the other distance and decreases with that to the
-    predicted class. A training point of the predicted class is at distance 0 from it and has a
-    score of about `other / 1e-12`. A point that two classes share scores 1. A predicted class
-    without training points is infinitely far and scores 0. With a single class the other distance
-    is infinite and the score is 1e12, the largest possible.
+    The score is always finite. A training point of the predicted class scores about
+    `other / 1e-12`, a point that two classes share 1, and a predicted class without training points
+    0. With a single class the score is 1e12, the largest possible.
 
     Training features are stored in the float type they come in: float16 halves a file.
 
@@ -113,14 +107,12 @@ class TrustScore(Estimator):
         squared: bool = False,
         normalize: bool = True,
         filter_fraction: float = 0.0,
-        filter_neighbours: int = 10,
         device: str = "cpu",
     ) -> None:
         self.neighbour = neighbour
         self.squared = squared
         self.normalize = normalize
         self.filter_fraction = filter_fraction
-        self.filter_neighbours = filter_neighbours
         self.device = device
 
     def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
@@ -134,15 +126,18 @@ class TrustScore(Estimator):
             Class labels of any sortable type.
         """
         self._check_parameters()
-        matrix = _as_matrix(features, "features", half=True)
-        classes, codes = np.unique(_as_labels(labels, len(matrix), "labels"), return_inverse=True)
+        matrix, squares = _as_matrix(features)
+        labels = _as_labels(labels, len(matrix), "labels")
+        classes, codes = np.unique(labels, return_inverse=True)
         order = np.argsort(codes, kind="stable")
-        starts = np.searchsorted(codes[order], np.arange(len(classes) + 1)).astype(np.int64)
-        stored = _take_rows(matrix, order)
-        points = self._class_points(stored, starts)
-        dense = self._dense(points)
-        if not dense.all():
-            points, stored = points.select(dense), stored[dense]
+        codes, squares, stored = codes[order], squares[order], matrix[order]
+        starts = np.searchsorted(codes, np.arange(len(classes) + 1))
+        points = self._class_points(stored, squares, starts)
+        if self.filter_fraction > 0.0:
+            dense = self._dense(points)
+            starts = np.searchsorted(codes[dense], np.arange(len(classes) + 1))
+            stored = stored[dense]
+            points = self._class_points(stored, squares[dense], starts)
         self._warn_small(classes, points.sizes)
         scale = 1.0 if self.normalize else _spread(points.features)
         self._finish(classes, stored, points, scale)
@@ -168,21 +163,29 @@ class TrustScore(Estimator):
             no other class, the only class itself.
         """
         self._require_fit()
-        matrix = _as_matrix(features, "features")
+        matrix, squares = _as_matrix(features)
         if matrix.shape[1] != self.n_features_in_:
             raise InputError(
                 f"features must have the {self.n_features_in_} columns that TrustScore was fitted "
                 f"with, got {matrix.shape[1]}. Pass features of the same layer of the same model."
             )
-        codes = _class_codes(predicted, self.classes_, len(matrix))
-        queries = Queries(matrix, row_scales(matrix, self.normalize), codes)
-        is_long = len(matrix) * len(self._points.features) >= LONG_RUN
-        wanted = None if is_long else False  # None: on a terminal
-        with progress_bar("Trust scores", len(matrix), wanted=wanted) as advance:
-            own_distance, other_distance, other_class = self._search.distances(queries, advance)
+        labels, classes = _as_labels(predicted, len(matrix), "predicted"), self.classes_
+        if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
+            raise InputError(
+                f"predicted must be labels like those of fit ({classes.dtype}), got "
+                f"{labels.dtype}. Pass class labels, not positions."
+            )
+        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        codes = np.where(classes[codes] == labels, codes, -1)
+        queries = Queries(matrix, self._row_scales(squares), codes)
+        if len(matrix) * len(self._stored) < LONG_RUN:
+            own_distance, other_distance, other_class = self._search.distances(queries)
+        else:
+            with progress_bar("Trust scores", len(matrix)) as advance:
+                own_distance, other_distance, other_class = self._search.distances(queries, advance)
         if self.squared:
             own_distance, other_distance = own_distance**2, other_distance**2
-        return own_distance, other_distance, self.classes_[np.maximum(other_class, 0)]
+        return own_distance, other_distance, classes[np.maximum(other_class, 0)]
 
     def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
         """Trust scores, (n,) float64; see the class for the formula and its special cases."""
@@ -203,7 +206,7 @@ class TrustScore(Estimator):
         return {
             "parameters": self.get_params(deep=False),
             "features": self._stored,
-            "starts": self._points.starts,
+            "starts": self._starts,
             "classes": self.classes_,
             "scale": self.scale_,
         }
@@ -213,25 +216,31 @@ class TrustScore(Estimator):
         """Rebuild an object from `to_state`; its results are equal bit for bit."""
         self = cls(**state["parameters"])
         self._check_parameters()
-        _check_state(state)
+        squares = _check_state(state)
         stored = np.ascontiguousarray(state["features"])
-        points = self._class_points(stored, state["starts"].astype(np.int64))
+        points = self._class_points(stored, squares, state["starts"])
         self._finish(state["classes"], stored, points, float(state["scale"]))
         return self
 
-    def _class_points(self, stored: FloatArray, starts: IndexArray) -> ClassPoints:
+    def _class_points(self, stored: FloatArray, squares: Floats, starts: Array) -> ClassPoints:
         """Points ready to search: the CPU's kernels need float32 where float16 is stored."""
         half = stored.dtype == np.float16
         wide = stored.astype(np.float32) if half and self.device == "cpu" else stored
-        return ClassPoints(wide, row_scales(wide, self.normalize), starts)
+        return ClassPoints(wide, self._row_scales(squares), starts.astype(np.int64))
+
+    def _row_scales(self, squares: Floats) -> Floats:
+        """Factor of rows with these squared norms: `1 / norm`, 0 for a zero row, or 1."""
+        if not self.normalize:
+            return np.ones(len(squares))
+        norms = np.sqrt(squares)
+        return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > ZERO_NORM)
 
     def _finish(
         self, classes: Array, stored: FloatArray, points: ClassPoints, scale: float
     ) -> None:
         """Build the search, then set every learned attribute: a failure leaves the old fit."""
         self._search = make_search(points, self.neighbour, self.device)
-        self._points = points
-        self._stored = stored
+        self._stored, self._starts = stored, points.starts
         self.classes_ = classes
         self.n_features_in_ = int(stored.shape[1])
         self.scale_ = scale
@@ -244,14 +253,13 @@ class TrustScore(Estimator):
         :math:`\epsilon` that at most `filter_fraction` of the class exceeds.
         """
         dense = np.ones(len(points.features), bool)
-        if self.filter_fraction == 0.0:
-            return dense
-        search = make_search(points, self.filter_neighbours, self.device)
-        radii = search.own_distances(Queries(points.features, points.scale, points.codes))
+        search = make_search(points, FILTER_NEIGHBOURS, self.device)
+        queries = Queries(points.features, points.scale, points.codes)
+        radii = search.distances(queries, own_only=True).own_distance
         # As a decimal, not as a binary float: 29% of 100 points are 29, not 28.
         fraction = Fraction(repr(float(self.filter_fraction)))
         for start, size in zip(points.starts[:-1], points.sizes, strict=True):
-            if size >= self.filter_neighbours:
+            if size >= FILTER_NEIGHBOURS:
                 members = slice(start, start + size)
                 last = int(size) - 1 - int(fraction * int(size))
                 dense[members] = radii[members] <= np.partition(radii[members], last)[last]
@@ -264,19 +272,13 @@ class TrustScore(Estimator):
             raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
 
     def _check_parameters(self) -> None:
-        for name in ("neighbour", "filter_neighbours"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        number = self.neighbour
+        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
+            raise InputError(f"neighbour must be a whole number of at least 1, got {number!r}.")
         if not 0.0 <= self.filter_fraction < 1.0:
             raise InputError(
                 f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
                 "It is the fraction of each class to drop; 0 drops nothing."
-            )
-        if not isinstance(self.device, str):
-            raise InputError(
-                f"device must be a string, got {self.device!r}. "
-                'Use "cpu", or a torch device such as "cuda".'
             )
 
     def _warn_small(self, classes: Array, sizes: IndexArray) -> None:
@@ -292,32 +294,43 @@ class TrustScore(Estimator):
             )
 
 
-def _as_matrix(value: Any, name: str, half: bool = False) -> FloatArray:
-    """Check a matrix of features; other numbers than floats become float64, exactly.
-
-    float16 becomes float32, unless `half` lets it stay.
-    """
+def _as_matrix(value: Any) -> tuple[FloatArray, Floats]:
+    """Check a matrix of features, and return it with the squared norm of each row."""
     try:
-        matrix = to_numpy(value, name)
-        if matrix.dtype == np.float16:
-            matrix = matrix if half else matrix.astype(np.float32)
-        elif matrix.dtype != np.float32:
+        matrix = to_numpy(value, "features")
+        if matrix.dtype not in (np.float16, np.float32):
             matrix = matrix.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
+        raise InputError(f"features must be a matrix of numbers: {error}.") from error
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(
-            f"{name} must be a matrix with at least one row and one column, got shape "
+            f"features must be a matrix with at least one row and one column, got shape "
             f"{matrix.shape}. Pass one row per sample."
         )
-    # One pass: any NaN, infinity or value too large to square makes the sum not finite.
-    bad = np.flatnonzero(~np.isfinite(row_squares(matrix)))
+    matrix = np.ascontiguousarray(matrix)
+    squares = row_squares(matrix)
+    # Any NaN, infinity or value too large to square makes the sum not finite.
+    bad = np.flatnonzero(~np.isfinite(squares))
     if len(bad):
         raise InputError(
-            f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
-            f"row {bad[0]}). Remove or impute them, or scale the features down."
+            f"features must be finite with finite squared norms, but {len(bad)} rows are not "
+            f"(first: row {bad[0]}). Remove or impute them, or scale the features down."
         )
-    return np.ascontiguousarray(matrix)
+    return matrix, squares
+
+
+def row_squares(features: FloatArray) -> Floats:
+    """Squared norm of each row, summed along the row alone: it does not depend on the batch."""
+
+    def square(rows: slice) -> Floats:
+        wide = features[rows].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares: Floats = np.einsum("ij,ij->i", wide, wide)
+        return squares
+
+    if 8 * features.size <= BLOCK_BYTES:
+        return square(slice(None))
+    return row_numbers(square, *features.shape)
 
 
 def _as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
@@ -338,56 +351,31 @@ def _as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
     return labels
 
 
-def _class_codes(predicted: Any, classes: NDArray[Any], length: int) -> IndexArray:
-    """Index of each label in `classes`, -1 for a label that is not there."""
-    labels = _as_labels(predicted, length, "predicted")
-    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
-        raise InputError(
-            f"predicted must be labels like those of fit ({classes.dtype}), got {labels.dtype}. "
-            "Pass class labels, not positions."
-        )
-    codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[codes] == labels, codes, -1).astype(np.int64)
-
-
-def _take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
-    """``features[order]``, copied by all cores."""
-    taken = np.empty_like(features, order="C")
-
-    def copy(rows: slice) -> None:
-        taken[rows] = features[order[rows]]
-
-    for_each_block(copy, *features.shape)
-    return taken
-
-
 def _spread(features: FloatArray) -> float:
-    """Root mean square distance from the mean, or 1 where all points are equal.
-
-    Six digits are stored: the others depend on the order of the sum, and the score should not
-    depend on the order of the training points.
-    """
+    """Root mean square distance from the mean, or 1 where all points are equal."""
     mean = features.mean(axis=0, dtype=np.float64)
     total = 0.0
     for start in range(0, len(features), BLOCK_ROWS):
         centred = features[start : start + BLOCK_ROWS] - mean
         total += float(np.einsum("ij,ij->", centred, centred))
+    # Six digits: the others depend on the order of the training points, and scores should not.
     return float(f"{np.sqrt(total / len(features)):.6g}") or 1.0
 
 
-def _check_state(state: dict[str, Any]) -> None:
-    """Refuse training points that no fit gives; the search relies on every offset."""
+def _check_state(state: dict[str, Any]) -> Floats:
+    """Refuse training points that no fit gives; return their squared norms."""
     features, starts, classes = state["features"], state["starts"], state["classes"]
     require_numbers(features, "TrustScore.features", None, None)
-    square = features.dtype.kind == "f" and np.isfinite(row_squares(features)).all()
+    squares = row_squares(features)
+    square = features.dtype.kind == "f" and np.isfinite(squares).all()
     require(square, "TrustScore.features", "must hold real numbers with finite squares")
     require_numbers(starts, "TrustScore.starts", None)
     whole = starts.dtype.kind in "iu" and starts[0] == 0 and starts[-1] == len(features)
     require(whole, "TrustScore.starts", "must divide the features")
     require_increasing(starts.astype(np.int64), "TrustScore.starts", strictly=True)
-    one_each = classes.ndim == 1 and classes.size + 1 == starts.size
-    require(one_each, "TrustScore.classes", "must name each part of the features")
     names = classes.tolist()
-    require(names == sorted(set(names)), "TrustScore.classes", "must be distinct and sorted")
+    one_each = classes.shape == (len(starts) - 1,) and names == sorted(set(names))
+    require(one_each, "TrustScore.classes", "must name each part of the features, in order")
     finite = isinstance(state["scale"], float | int) and 0.0 <= state["scale"] < np.inf
     require(finite, "TrustScore.scale", "must be a finite number, not negative")
+    return squares

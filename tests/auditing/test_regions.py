@@ -8,7 +8,7 @@ from trustsets import ModelOutputs, PredictionSets, StandardConformal
 from trustsets import auditing as regions_module
 from trustsets.auditing import Condition, Regions, evidence, find_regions, inside, search_regions
 from trustsets.errors import InputError
-from trustsets.metrics.covariates import Covariate, covariates
+from trustsets.metrics.risk import Covariate, covariates
 
 PLANTED = {
     "site is c": lambda o, t: o.groups["site"] == "c",
@@ -18,20 +18,6 @@ PLANTED = {
     "trust": lambda o, t: t <= 1.0,
     "principal component 1": lambda o, t: o.features[:, 0] > 4.0,
 }
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_regions_of_every_kind_are_found_and_described(name, make_samples, draw):
-    outputs, trust = make_samples(3000)
-    region = PLANTED[name](outputs, trust)
-    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).regions[0]
-    assert found.name.startswith(name)
-    members = np.zeros(len(outputs), dtype=bool)
-    members[found.members] = True
-    assert (members & region).sum() > 0.6 * (members | region).sum()
-    assert found.share == members.mean()
-    assert found.coverage.value < 0.8 and found.elsewhere > 0.9
-    assert found.name in found.sentence and f"{found.coverage.value:.1%}" in found.sentence
 
 
 def test_a_region_of_two_conditions_is_found(make_samples, draw):
@@ -52,9 +38,7 @@ def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):
         own = [i for i in half.tolist() if members[i]]
         rest = [i for i in half.tolist() if not members[i]]
         counted.append((len(own), sum(covered[own].tolist()), np.mean(covered[rest])))
-    place = counted.index((found.count, found.covered, found.elsewhere))
-    other = counted[1 - place]
-    assert found.searched == other[1] / other[0]
+    assert (found.count, found.covered, found.elsewhere) in counted
     assert found.coverage.value == found.covered / found.count
 
 
@@ -131,7 +115,7 @@ def test_the_search_finds_the_best_of_all_pairs_that_may_stand_together(make_sam
     by = ("trust", "groups", "classes")
     columns = covariates(outputs.with_trust(trust), None, by, (), 0, np.arange(90))
     monkeypatch.setattr(regions_module, "_BEAM", 10**6)
-    (best,) = search_regions(columns, covered, 0.9, max_conditions=2, fewest=20, max_regions=1)
+    best = search_regions(columns, covered, 0.9, max_conditions=2, fewest=20)[0]
     every = regions_module._Candidates(columns, 20).conditions
     reference, correction = float(covered.mean()), math.log(len(every))
 
@@ -166,13 +150,6 @@ def test_coverage_that_is_low_everywhere_is_no_region(make_samples, draw):
         found += len(result) > 0
         assert result.coverage.upper < 0.9
     assert found <= 3
-
-
-def test_tolerance_leaves_out_what_is_a_little_low(make_samples, draw):
-    outputs, trust = make_samples(8000)
-    covered = draw(outputs.groups["site"] == "a", inside=0.84, elsewhere=0.92)
-    assert find_regions(covered, outputs.with_trust(trust), alpha=0.1).regions
-    assert not find_regions(covered, outputs.with_trust(trust), alpha=0.1, tolerance=0.1).regions
 
 
 def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw):
@@ -230,8 +207,6 @@ def test_odd_columns_do_no_harm(draw):
         ({"trust": None, "by": ("trust",)}, "needs trust"),
         ({"by": ()}, "at least one kind"),
         ({"max_conditions": 0}, "max_conditions"),
-        ({"min_share": 0.0}, "min_share"),
-        ({"tolerance": 0.9}, "tolerance"),
         ({"level": 1.0}, "level"),
         ({"sets": np.full(100, 2)}, "True or False"),
         ({"sets": np.full(99, 1)}, r"shape \(100,\)"),
@@ -294,9 +269,9 @@ def test_empty_results_have_a_frame_with_columns():
     assert list(result.to_frame())[:2] == ["region", "share"] and result.n_tested == 0
 
 
-@pytest.mark.parametrize("elsewhere", [0.8, 0.85, 0.89, 0.93])
+@pytest.mark.parametrize("elsewhere", [0.8, 0.88, 0.95])
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_regions_are_found_whether_or_not_overall_coverage_is_low(
+def test_planted_regions_of_every_kind_are_found_whether_or_not_overall_coverage_is_low(
     name, elsewhere, make_samples, draw
 ):
     """A search against the target alone would report everything, or a part that is nowhere."""
@@ -305,7 +280,9 @@ def test_planted_regions_are_found_whether_or_not_overall_coverage_is_low(
     covered = draw(region, inside=elsewhere - 0.3, elsewhere=elsewhere)
     result = find_regions(covered, outputs.with_trust(trust), alpha=0.1)
     assert elsewhere > 0.9 or result.coverage.upper < 0.9
-    members = np.zeros(len(outputs), dtype=bool)
-    members[result.regions[0].members] = True
-    assert result.regions[0].name.startswith(name)
+    found, members = result.regions[0], np.zeros(len(outputs), dtype=bool)
+    members[found.members] = True
+    assert found.name.startswith(name) and found.share == members.mean()
     assert (members & region).sum() > 0.6 * (members | region).sum()
+    assert found.coverage.value < elsewhere - 0.1 < found.elsewhere
+    assert found.name in found.sentence and f"{found.coverage.value:.1%}" in found.sentence

@@ -4,9 +4,8 @@ import pytest
 from trustsets import ModelOutputs, StandardConformal
 from trustsets.auditing import ExcessRisk, excess_risk
 from trustsets.errors import InputError
-from trustsets.metrics import level_text
 from trustsets.metrics import risk as risk_module
-from trustsets.metrics.covariates import Covariate
+from trustsets.metrics.risk import Covariate
 
 
 def slow_halves(predicted, covered, target):
@@ -28,10 +27,7 @@ def test_numbers_follow_the_definition_and_hang_together(make_samples, draw):
     assert found.under.value == pytest.approx(under) and found.over.value == pytest.approx(over)
     assert found.total.value == pytest.approx(under + over)
     assert under - over == pytest.approx(100.0 * (0.9 - covered.mean()))
-    short = found.flagged.value * (0.9 - found.flagged_coverage.value)
-    assert found.under.value == pytest.approx(100.0 * short)
     assert np.isnan(found.p_value) and np.isnan(found.under.floor)
-    assert "noise" not in found.summary() and "p =" not in found.summary()
 
 
 def test_a_prediction_does_not_depend_on_the_outcomes_of_its_fold():
@@ -57,7 +53,6 @@ def test_planted_misses_are_found_and_permuted_ones_are_not(make_samples, draw):
     assert 0.6 * truth < found.under.value < 1.3 * truth
     assert found.under.lower < truth
     assert found.p_value == 1 / 5 and abs(found.under.floor) < 1.5
-    assert "p = 0.2" in found.summary()
     even = excess_risk(
         draw(region, 0.9, 0.9), outputs.with_trust(trust), alpha=0.1, n_permutations=4
     )
@@ -83,8 +78,7 @@ def test_sets_add_their_size_and_json_keeps_the_numbers(make_samples):
     assert "set size" in found.inputs and "true class" not in found.inputs
     assert found.inputs[-1] == "principal components of the features"
     again = ExcessRisk.from_json(found.to_json())
-    assert again.to_dict() == found.to_dict() and again.summary() == found.summary()
-    assert found.to_frame().loc["excess_risk.under", "value"] == found.under.value
+    assert again.to_dict() == found.to_dict()
 
 
 @pytest.mark.parametrize("fill", [True, False])
@@ -94,7 +88,6 @@ def test_all_covered_or_all_missed_needs_no_classifier(fill, make_samples):
     assert found.over.value == pytest.approx(10.0 if fill else 0.0)
     assert found.under.value == pytest.approx(0.0 if fill else 90.0)
     assert found.p_value == 1.0 and found.total.value == pytest.approx(found.total.floor)
-    assert ("of their sets" in found.summary()) is not fill
 
 
 def test_more_categories_than_a_histogram_holds_are_allowed():
@@ -126,21 +119,3 @@ def test_bad_arguments_are_named(changes, words):
         excess_risk(np.ones(60), outputs, **({"alpha": 0.1} | changes))
     with pytest.raises(InputError, match="at least 50"):
         excess_risk(np.ones(49), outputs.take(np.arange(49)), alpha=0.1)
-
-
-@pytest.mark.parametrize("n_permutations", [0, 1])
-@pytest.mark.parametrize("inside", [0.5, 0.9, 1.0])
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.995])
-def test_a_point_estimate_is_not_called_a_bound(make_samples, draw, inside, n_permutations, level):
-    outputs, trust = make_samples(100)
-    outputs, covered = outputs.with_trust(trust), draw(trust <= 1.4, inside=inside)
-    found = excess_risk(
-        covered, outputs, alpha=0.1, level=level, n_permutations=n_permutations, by=("trust",)
-    )
-    text = found.summary()
-    assert "at least" not in text
-    value, low, high = (
-        f"{x:.2f}" for x in (found.under.value, found.under.lower, found.under.upper)
-    )
-    shown = f"the estimated shortfall of coverage is {value} points ({level_text(level)} interval "
-    assert f"{shown}{low} to {high})" in text

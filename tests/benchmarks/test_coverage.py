@@ -102,6 +102,24 @@ def test_excess_risk_of_full_sets_is_the_excess() -> None:
 
 
 @judged
+def test_the_floor_is_what_sets_with_the_top_class_cannot_avoid() -> None:
+    """Against the truth, from which a judge that sees nothing would be 5 points away."""
+    logits = 8.0 * np.random.default_rng(1).normal(size=(6000, 4))
+    truth = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (logits + np.random.default_rng(2).gumbel(size=logits.shape)).argmax(axis=1)
+    features = np.random.default_rng(3).normal(size=(6000, 8)).astype(np.float32)
+    task = task_of(6000, 4, values=logits, truth=truth, labels=labels, features=features)
+    judge = Judge(Split.draw(task, 1))
+    best = truth[judge.split.test].max(axis=1)
+    unavoidable = 100.0 * np.maximum(best - 0.9, 0.0).mean()
+    floor = judge.over_coverage(judge.of_size(judge.n))
+    assert unavoidable > 5.0 and abs(floor["ert"] - unavoidable) < 0.6
+    assert floor["raw_ert"] < 1.0
+    for size in (1.2, 1.5, 2.0):
+        assert judge.over_coverage(judge.of_size(int(size * judge.n)))["ert"] > floor["ert"] - 0.3
+
+
+@judged
 def test_measures_agree_with_loops() -> None:
     task = task_of()
     judge = Judge(Split.draw(task, 1))

@@ -73,7 +73,6 @@ QUERIES = {
     "size 2 at 0.2": lambda p: sets(p.predict_set(TEST, 0.2, max_size=2)),
     "p-values": lambda p: (p.predict_p(TEST, (0.05, 0.1, 0.2, 0.4)),),
     "many p-values": lambda p: (p.predict_p(TEST, np.linspace(0.05, 0.5, 12).tolist()),),
-    "confidence": lambda p: (p.predict_confidence(TEST, (0.1, 0.2)).credibility,),
     "scores": lambda p: (p.scores(TEST),),
     "leave one out": lambda p: sets(p.leave_one_out(0.2)),
     "explain": lambda p: (np.array(p.explain(TEST[0], 0.2, label="b").threshold),),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, Confidence, Groups, ModelOutputs, MondrianConformal
+from trustsets import Bins, Groups, ModelOutputs, MondrianConformal
 from trustsets.errors import InputError
 from trustsets.metrics import FrequencyBins, RankBins, bin_samples, label_ranks, rank_edges_apart
 from trustsets.metrics.binning import bin_by_class, bin_by_size, equal_cuts, quantile_cuts
@@ -64,12 +64,6 @@ def test_equal_ranks_stay_together(seed):
     cells = np.count_nonzero(ranks[:, None] >= cuts, axis=1)
     found = [sorted(ranks[cells == j].tolist()) for j in range(4)]
     assert [part for part in found if part] == slow_together(ranks, 4)
-
-
-def test_without_ties_both_ways_give_equal_sizes():
-    ranks = np.random.default_rng(0).permutation(101)
-    cells = np.count_nonzero(ranks[:, None] >= equal_cuts(ranks, 4), axis=1)
-    assert np.ptp(np.bincount(cells)) <= 1
 
 
 def ranked_outputs(ranks, n_classes=6):
@@ -214,13 +208,6 @@ def test_edges_must_reach_the_largest_rank(make_outputs):
         RankBins(edges=(0, 1, 2)).fit(make_outputs(n=200))
 
 
-def test_one_statistic_is_a_grid_of_one_axis(make_outputs):
-    partition = Bins(Confidence(), edges=((0.5, 0.8),))
-    binned = bin_samples(partition, make_outputs(n=200))
-    assert binned.index.shape[1] == 1
-    assert [label.split()[0] for label in binned.labels] == ["Conf"] * len(binned.labels)
-
-
 class Column(Statistic):
     """A planted statistic: one column of the features."""
 
@@ -296,9 +283,9 @@ def test_classes_of_about_equal_frequency_are_one_range():
         assert bin_samples(FrequencyBins(), outputs).shape[1] == 1
     tail = bin_samples(FrequencyBins(), frequency_outputs([1, 2, 4, 8, 16, 64]))
     assert tail.shape == (5, 4)
-    unseen = FrequencyBins((0, 0, 9), source="training")
-    binned = bin_samples(unseen, frequency_outputs([20, 20, 0]))
-    assert binned.shape[1] == 1 and binned.labels[0].endswith("Class frequency in training (%) 0")
+    unseen = bin_samples(FrequencyBins((0, 0, 9)), frequency_outputs([20, 20, 0]))
+    assert unseen.shape[1] == 1
+    assert unseen.labels[0].endswith("Class frequency in calibration (%) 0")
 
 
 @pytest.mark.parametrize(

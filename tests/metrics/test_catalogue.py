@@ -1,7 +1,5 @@
 """One row makes a metric: what follows from the tables of `trustsets.metrics.catalogue`."""
 
-import numpy as np
-
 from trustsets import compare, evaluate, write_report
 from trustsets.auditing import excess_risk
 from trustsets.metrics import METRICS, NUMBERS, Metric, number_of, title
@@ -11,8 +9,7 @@ FAST = {"n_bootstrap": 20}
 
 def test_every_number_has_a_row(make_case, trust):
     sets, outputs = make_case()
-    truth = np.full((600, 6), 1 / 6)
-    found = evaluate(sets, outputs.with_trust(trust), label_probabilities=truth, **FAST).metrics
+    found = evaluate(sets, outputs.with_trust(trust), **FAST).metrics
     found |= excess_risk(sets, outputs, n_permutations=0).metrics
     rows = {name: number_of(name) for name in (*found, "alpha")}  # alpha: of `compare`
     assert set(map(id, rows.values())) == set(map(id, NUMBERS.values()))
@@ -41,10 +38,9 @@ def test_rows_say_what_a_case_lacks(make_case):
     """Metrics that need something are left out without it, and all others are there."""
     sets, outputs = make_case()
     result = evaluate(sets, outputs, **FAST)
-    absent = {
-        name for name, row in METRICS.items() if row.needs in ("trust", "label_probabilities")
+    assert {name for name, row in METRICS.items() if row.needs == "trust"} == {
+        "conf_trust",
+        "trust_rank",
     }
-    assert absent == {"conf_trust", "trust_rank", "conditional"}
-    fields = {row.field for name, row in METRICS.items() if name not in absent}
-    assert all(getattr(result, field) is not None for field in fields)
-    assert "conf_trust" not in result.tables
+    assert "conf_trust" not in result.tables and result.correlation is None
+    assert {"conf_rank", "conf_frequency", "class", "size_strata"} < set(result.tables)

@@ -30,7 +30,6 @@ from trustsets import (
 )
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.scores import MarginScore, TopK
-from trustsets.statistics import ClassFrequency
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
 SCORES += [SAPS(), TopK(), MarginScore()]
@@ -156,18 +155,6 @@ def test_joined_classes_stand_side_by_side(make_outputs):
     np.testing.assert_array_equal(joined, alone)
 
 
-def test_statistics_against_their_definitions(make_outputs):
-    outputs = make_outputs(60)
-    observed, p = outputs, outputs.probabilities
-    ranked = np.sort(p, axis=1)
-    np.testing.assert_allclose(Margin().measure(observed), ranked[:, -1] - ranked[:, -2])
-    np.testing.assert_allclose(Entropy().measure(observed), -(p * np.log(p)).sum(axis=1))
-    counts = (5, 10, 20, 40, 80)
-    np.testing.assert_allclose(
-        ClassFrequency(counts=counts).measure(observed), np.log1p(counts)[outputs.predicted]
-    )
-
-
 def test_transforms_are_logarithms_and_ranks(make_outputs):
     fit_on, new = make_outputs(100), make_outputs(40, seed=3)
     reference, values = fit_on.confidence, new.confidence
@@ -239,6 +226,7 @@ def test_the_paper_preset_is_the_paper(trust, halves):
 
 
 def test_the_paper_rules_of_naive(trust, halves):
+    """Deterministic, against the paper's quantiles by hand."""
     calibration, test = halves
     naive = MondrianConformal.paper(trust=trust, temperature=None)
     with pytest.warns(TrustSetsWarning, match="the bin edges will be learned"):
@@ -310,7 +298,6 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
         ({"basis": PrincipalComponents(4)}, outputs, "n_components=4 exceeds"),
         ({"basis": Custom(lambda o: np.ones((2, 1)))}, outputs, "one row per sample; got 2"),
         ({"basis": Custom(lambda o: np.full((len(o), 1), np.nan))}, outputs, "must be finite"),
-        ({"basis": Polynomial(of=(ClassFrequency(),))}, outputs, "counts for each of the 5"),
     ]
     for change, given, message in wrong:
         good = predictor.get_params(deep=False)

@@ -107,6 +107,7 @@ ALL = [
 @pytest.mark.parametrize("predictor", ALL, ids=repr)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predictor):
+    """Deterministic: fails if an alpha of one sample changes the set of another."""
     predictor.calibrate(some(0, 300))
     test = some(1, 40)
     alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]

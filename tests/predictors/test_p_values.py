@@ -5,7 +5,6 @@ import pytest
 
 from trustsets import (
     APS,
-    RAPS,
     SAPS,
     Classes,
     ConditionalConformal,
@@ -116,40 +115,6 @@ def test_p_values_are_exact_unless_there_is_no_closed_form():
     p, scores = exact.predict_p(test), exact.scores(test)
     at_least = (exact.state_.scores[:, None, None] >= scores).sum(axis=0)
     np.testing.assert_array_equal(p, (1 + at_least) / 401)
-
-
-def test_confidence_is_read_off_the_p_values():
-    predictor = StandardConformal(allow_empty=True).calibrate(some(0, 400))
-    test = some(1, 80)
-    p = predictor.predict_p(test)
-    points = predictor.predict_confidence(test)
-    ordered = np.sort(p, axis=1)
-    np.testing.assert_array_equal(points.credibility, ordered[:, -1])
-    np.testing.assert_array_equal(points.confidence, 1.0 - ordered[:, -2])
-    assert np.all(p[np.arange(80), points.labels] == ordered[:, -1])
-
-
-@pytest.mark.parametrize("score", [APS(scale="tail"), RAPS(), SAPS(), Softmax(), MarginScore()])
-@pytest.mark.parametrize("make", [StandardConformal, MondrianConformal, ConditionalConformal])
-def test_ties_go_to_the_class_of_lowest_score(make, score):
-    """The most likely class has the lowest score, so it is the point prediction."""
-    words = {"basis": Intercept()} if make is ConditionalConformal else {}
-    predictor, new = make(score=score, **words).calibrate(some(0, 400)), some(1, 200)
-    for alphas in ([0.02], [0.1, 0.2, 0.4]):
-        p = predictor.predict_p(new, alphas)
-        assert ((p == p.max(axis=1, keepdims=True)).sum(axis=1) > 1).any()
-        points = predictor.predict_confidence(new, alphas)
-        np.testing.assert_array_equal(points.labels, new.predicted)
-
-
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # classes not seen
-def test_credibility_is_low_where_no_class_suits():
-    # The most likely class is kept in every set, but that must not make it credible.
-    calm = ModelOutputs(logits=[[9.0, 0.0, 0.0]] * 99, labels=[0] * 99)
-    odd = ModelOutputs(logits=[[0.2, 0.1, 0.0]])
-    predictor = StandardConformal(score=Softmax()).calibrate(calm)
-    assert predictor.predict_p(odd)[0, 0] == 1.0
-    assert predictor.predict_confidence(odd).credibility[0] <= 0.02
 
 
 @pytest.mark.parametrize("wrong", [[], [0.0, 0.5], [1.0], "all", [[0.1]], [np.nan]])

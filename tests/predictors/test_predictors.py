@@ -80,6 +80,7 @@ def test_groups_are_standard_prediction_within_each_group(halves):
 
 
 def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
+    """Deterministic, against the quantile of each class by hand."""
     calibration, test = halves
     predictor = MondrianConformal(by="class", allow_empty=True).calibrate(calibration)
     sets = predictor.predict_set(test, alpha=0.2)
@@ -92,6 +93,7 @@ def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
 
 
 def test_sets_are_nested_in_alpha(predictor, halves):
+    """Deterministic: fails if a set of a larger alpha has a class more."""
     calibration, test = halves
     alphas = np.linspace(0.05, 0.95, 19).tolist()
     mask = predictor.calibrate(calibration).predict_set(test, alpha=alphas).mask
@@ -100,6 +102,7 @@ def test_sets_are_nested_in_alpha(predictor, halves):
 
 
 def test_permuting_rows_permutes_the_sets(predictor, halves, make_outputs):
+    """Deterministic: fails if a sample's set depends on its position."""
     calibration, test = halves
     # Tuning samples are given: setting some aside at random would depend on the order.
     tuning = make_outputs(500, seed=7)
@@ -132,6 +135,7 @@ def test_permuting_classes_permutes_the_sets(predictor, make_outputs):
 
 @pytest.mark.parametrize("size", [1, 7, 499])
 def test_batches_change_nothing(predictor, halves, size):
+    """Deterministic: fails if a sample's set depends on its batch."""
     calibration, test = halves
     predictor.calibrate(calibration)
     whole = predictor.predict_set(test)
@@ -147,6 +151,7 @@ def test_single_and_double_precision_agree(predictor, make_outputs):
 
 
 def test_labels_of_test_points_are_never_used(predictor, halves):
+    """Deterministic: fails if a label of a new sample changes its set."""
     calibration, test = halves
     blind = ModelOutputs(logits=test.logits, features=test.features, groups=test.groups)
     predictor.calibrate(calibration)
@@ -157,6 +162,7 @@ def test_labels_of_test_points_are_never_used(predictor, halves):
 
 @pytest.mark.filterwarnings("ignore:alpha is the miscoverage")
 def test_empty_sets_keep_the_most_likely_class(predictor, halves):
+    """Deterministic: fails if an empty set stays empty, or another one gains a class."""
     calibration, test = halves
     allowing = clone(predictor).set_params(allow_empty=True).calibrate(calibration)
     bare = allowing.predict_set(test, alpha=0.7)
@@ -168,12 +174,14 @@ def test_empty_sets_keep_the_most_likely_class(predictor, halves):
 
 
 def test_too_few_points_give_full_sets_that_say_so(make_outputs):
+    """Deterministic: fails if the quantile beyond the last score is clamped."""
     sets = StandardConformal().calibrate(make_outputs(8)).predict_set(make_outputs(3, seed=1))
     assert np.isinf(sets.thresholds).all() and sets.mask.all()
     assert (sets.status == Status.TOO_FEW_POINTS).all()
 
 
 def test_unseen_and_small_groups_give_full_sets_that_say_so(make_outputs):
+    """Deterministic: fails if such a group borrows the threshold of another."""
     sites = np.array(["big"] * 50 + ["small"] * 5)
     predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(55, groups={"site": sites}))
     new = make_outputs(3, seed=1, groups={"site": ["big", "small", "new"]})
@@ -208,6 +216,7 @@ def test_calibrating_again_replaces_everything(predictor, make_outputs):
 
 
 def test_tuning_data_is_set_aside_given_or_reused(make_outputs):
+    """Deterministic: fails if tuning samples calibrate too, or their reuse is silent."""
     calibration, tuning = make_outputs(1000), make_outputs(400, seed=5)
     tuned = StandardConformal(temperature="tuning")
     assert tuned.calibrate(calibration).n_calibration_ == 800
@@ -241,7 +250,7 @@ BAD_PARAMETERS = [
     ({"score": APS}, "score must be a score"),
     ({"temperature": -1.0}, "temperature must be positive"),
     ({"temperature": "auto"}, "temperature must be None, a number"),
-    ({"temperature": TemperatureScaling()}, "unfitted TemperatureScaling"),
+    ({"temperature": TemperatureScaling()}, "fitted TemperatureScaling"),
     ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),
     ({"random_state": -1}, "random_state must not be negative"),
     ({"random_state": "x"}, "random_state must be"),

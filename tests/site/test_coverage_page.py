@@ -56,6 +56,14 @@ def test_a_changed_number_changes_the_page(results: Results) -> None:
     assert coverage_page.headline(changed) != coverage_page.headline(results)
 
 
+def test_a_single_data_set_has_a_page_without_an_interval(results: Results) -> None:
+    name = results.sets()[0]
+    single = Results(results.content | {"sets": {name: results.content["sets"][name]}})
+    for make in coverage_page.OUTPUTS.values():
+        assert name in make(single, {}) or make is coverage_page.OUTPUTS["headline.md"]
+    assert coverage_page.interval([1.0]) == (-float("inf"), float("inf"))
+
+
 def test_page_and_file_have_every_method_and_data_set(results: Results) -> None:
     page, file = coverage_page.page(results, {}), coverage_page.methods_file(results)
     for name in (*results.sets(), *results.methods()):

@@ -1,18 +1,15 @@
 """Every Python block of the pages and of the README runs as it stands, and prints what it says."""
 
 import re
-import sys
 from pathlib import Path
 
+import blocks
 import pytest
 import typer
 
 from trustsets.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "hooks"))
-import blocks  # noqa: E402
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks need what other tests give them: a cluster, another library, a small run.
 ELSEWHERE = {

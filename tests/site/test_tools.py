@@ -1,17 +1,14 @@
 """The code of docs/howto/tools.md runs, and the messages of its tables are those that come."""
 
 import re
-import sys
 from pathlib import Path
 
+import blocks
 import numpy as np
 import pytest
 
 from trustsets.errors import InputError
 from trustsets.extract import extract_outputs
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "hooks"))
-import blocks
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -73,16 +70,16 @@ def names(tmp_path, monkeypatch):
         "loader": [tokens(5), tokens(9)],
         "batches": batches(),
         "parameters": WEIGHTS,
-        "apply_body": lambda own, x: np.maximum(x @ own[0].T + own[1], 0),
-        "apply_head": lambda own, x: x @ own[2].T + own[3],
+        "apply_body": lambda weights, x: np.maximum(x @ weights[0].T + weights[1], 0),
+        "apply_head": lambda weights, x: x @ weights[2].T + weights[3],
     }
 
 
 def run(title, names, capsys):
     """Run the code of a section, block by block, and compare what it prints."""
-    found = list(blocks.BLOCK.finditer(SECTIONS[title]))
-    assert found
-    for block in found:
+    code = list(blocks.BLOCK.finditer(SECTIONS[title]))
+    assert code
+    for block in code:
         exec(compile(block["code"], f"tools.md: {title}", "exec"), names)
         assert blocks.same_output(capsys.readouterr().out, block["output"] or "")
         yield
@@ -116,7 +113,7 @@ def mistakes(names):
 
     def another_model():
         extract_outputs(classify, batches()[:2], folder="run")
-        extract_outputs(lambda own: classify(own, 2.0 * WEIGHTS[0]), batches(), folder="run")
+        extract_outputs(lambda inputs: classify(inputs, 2.0 * WEIGHTS[0]), batches(), folder="run")
 
     return [
         lambda: extract_outputs(network, [(x, y, y)]),
@@ -131,7 +128,7 @@ def mistakes(names):
 
 def test_messages_are_those_of_the_page(names):
     row = re.compile(r"^\| .* \| `(.*?)`(?: \.\.\.)? \|$", flags=re.MULTILINE)
-    messages = [found for title in WITH_MODELS for found in row.findall(SECTIONS[title])]
+    messages = [text for title in WITH_MODELS for text in row.findall(SECTIONS[title])]
     made = mistakes(names)
     assert len(messages) == len(made)
     for message, mistake in zip(messages, made, strict=True):

@@ -7,11 +7,11 @@ from trustsets.basis.base import (
     FittedPartition,
     FittedSum,
     Partition,
+    Product,
     Sum,
 )
-from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
-from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies, Product
-from trustsets.basis.learned import Learned
+from trustsets.basis.functions import Custom, Intercept, Learned, Polynomial, PrincipalComponents
+from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [

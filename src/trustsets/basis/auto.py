@@ -14,8 +14,7 @@ from trustsets._arrays import Array, Floats
 from trustsets._draws import Stream, row_uniforms
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedSum, Sum
-from trustsets.basis.functions import Intercept, Polynomial, PrincipalComponents
-from trustsets.basis.learned import Learned
+from trustsets.basis.functions import Intercept, Learned, Polynomial, PrincipalComponents
 from trustsets.basis.partitions import Bins, Groups
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic, Trust
@@ -63,7 +62,7 @@ FEWEST_PER_GROUP = 10
 @storable
 @dataclass(frozen=True)
 class BasisChoice:
-    """What ``basis="auto"`` compared, and what it chose.
+    """What ``basis="auto"`` compared, and what it chose; `sentence` says it in words.
 
     Attributes
     ----------
@@ -71,10 +70,9 @@ class BasisChoice:
         The chosen function class, groups included.
     candidates : tuple of str
         The function classes that were compared, groups apart, in words.
-    losses : array of shape (C,)
-        Their mean pinball loss on held-out tuning samples, in units of the score.
-    errors : array of shape (C,)
-        Standard errors of the differences to the first.
+    losses, errors : arrays of shape (C,)
+        Their mean pinball loss on held-out tuning samples, in units of the score, and standard
+        errors of the differences to the first.
     chosen : int
         Which one was taken.
     groups : tuple of str
@@ -96,7 +94,6 @@ class BasisChoice:
         count = len(self.candidates)
         require_numbers(self.losses, "BasisChoice.losses", count)
         require_numbers(self.errors, "BasisChoice.errors", count)
-        require((self.errors >= 0.0).all(), "BasisChoice.errors", "must not be negative")
         require(0 <= self.chosen < count, "BasisChoice.chosen", "must be one of the candidates")
 
     @property
@@ -131,10 +128,11 @@ def choose_basis(
 ) -> BasisChoice:
     """Compare function classes by cross-validation within the tuning samples.
 
+    Trust takes part if they have it, components if they have features.
+
     Parameters
     ----------
     tuning : ModelOutputs
-        m tuning samples. Trust takes part if they have it, components if they have features.
     scores : array of shape (m,)
         Nonconformity scores of their labels.
     training : array of shape (t, d), optional

@@ -11,19 +11,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Codes, Floats
+from trustsets._arrays import Codes, Floats
 from trustsets._storage import require, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
-__all__ = [
-    "Basis",
-    "FittedBasis",
-    "FittedPartition",
-    "FittedSum",
-    "Partition",
-    "Sum",
-]
+__all__ = ["Basis", "FittedBasis", "FittedPartition", "FittedSum", "Partition", "Product", "Sum"]
 
 
 class FittedBasis(ABC):
@@ -78,9 +71,8 @@ class FittedBasis(ABC):
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return rows w of shape (q, p); a fit adds the penalty ``sum_j |w_j' beta|`` to its loss.
 
-        Most function classes have none. Coverage weighted by a function ``phi' gamma`` can
-        then differ from 1 - alpha by at most ``sum_j |w_j' gamma| / (n + 1)``, where n is the
-        number of calibration samples. No samples are needed where `width` is known.
+        Most classes have none. Coverage weighted by ``phi' gamma`` can then differ from 1 - alpha
+        by at most ``sum_j |w_j' gamma| / (n + 1)``, n being the number of calibration samples.
         """
         width = self.width
         if width is None and outputs is not None:
@@ -88,12 +80,7 @@ class FittedBasis(ABC):
         return np.zeros((0, width or 0))
 
     def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
-        """Return penalty rows that only the fits which bound the thresholds use.
-
-        Where there are any, `ConditionalConformal` makes two more fits with these rows among
-        the penalties: one at alpha, whose thresholds are lower bounds, and one at alpha / 4
-        with twice the penalty, whose thresholds are upper bounds.
-        """
+        """Return penalty rows of the fits that bound the thresholds, as `Groups` describes."""
         return self.penalty_rows(outputs)[:0]
 
 
@@ -123,26 +110,13 @@ class Basis(ABC):
         """Learn from samples; labels are not used."""
 
     def fit_parts(
-        self,
-        calibration: ModelOutputs,
-        tuning: ModelOutputs,
-        *,
-        scores: Floats | None = None,
-        training: Array | None = None,
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
     ) -> FittedBasis:
         """Fit what learns on tuning samples, and the rest on calibration samples.
 
         A part that does not learn only takes names from the data, such as those of groups.
-
-        Parameters
-        ----------
-        calibration, tuning : ModelOutputs
-            The same object where no samples were set aside.
-        scores : array, optional
-            Nonconformity scores of the labels of the tuning samples, for functions that are
-            learned from them.
-        training : array, optional
-            Features of training samples of the classifier, which are neither of these samples.
+        `learned_from` has the nonconformity `scores` of the labels of the tuning samples, and the
+        features of `training` samples of the classifier, for classes that learn from these.
         """
         return self.fit(tuning if self.learns else calibration)
 
@@ -152,12 +126,8 @@ class Basis(ABC):
         parts = [part.parts if isinstance(part, Sum) else (part,) for part in (self, other)]
         return Sum(parts[0] + parts[1])
 
-    def __mul__(self, other: "Basis") -> "Basis":
-        if not isinstance(other, Basis):
-            return NotImplemented
-        from trustsets.basis.labels import Product
-
-        return Product(self, other)
+    def __mul__(self, other: "Basis") -> "Product":
+        return Product((self, other)) if isinstance(other, Basis) else NotImplemented
 
 
 class Partition(Basis):
@@ -168,10 +138,36 @@ class Partition(Basis):
         """Learn the cells from samples; labels are not used."""
 
 
+class _Combined(Basis):
+    """What sums and products of function classes have in common."""
+
+    parts: tuple[Basis, ...]
+
+    @property
+    def learns(self) -> bool:
+        """Whether any part learns."""
+        return any(part.learns for part in self.parts)
+
+    @abstractmethod
+    def _combine(self, parts: tuple[FittedBasis, ...]) -> FittedBasis:
+        """Combine fitted parts."""
+
+    def fit(self, outputs: ModelOutputs) -> FittedBasis:
+        """Fit every part."""
+        return self._combine(tuple(part.fit(outputs) for part in self.parts))
+
+    def fit_parts(
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
+    ) -> FittedBasis:
+        """Fit each part on the samples that it should see."""
+        fitted = (part.fit_parts(calibration, tuning, **learned_from) for part in self.parts)
+        return self._combine(tuple(fitted))
+
+
 @final
 @storable
 @dataclass(frozen=True)
-class Sum(Basis):
+class Sum(_Combined):
     """All sums of functions from several classes; written ``a + b``."""
 
     parts: tuple[Basis, ...]
@@ -183,41 +179,58 @@ class Sum(Basis):
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
 
-    @property
-    def learns(self) -> bool:
-        """Whether any part learns."""
-        return any(part.learns for part in self.parts)
-
-    def fit(self, outputs: ModelOutputs) -> "FittedSum":
-        """Fit every part."""
-        return FittedSum(tuple(part.fit(outputs) for part in self.parts))
-
-    def fit_parts(
-        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
-    ) -> "FittedSum":
-        """Fit each part on the samples that it should see."""
-        fitted = (part.fit_parts(calibration, tuning, **learned_from) for part in self.parts)
-        return FittedSum(tuple(fitted))
+    def _combine(self, parts: tuple[FittedBasis, ...]) -> "FittedSum":
+        return FittedSum(parts)
 
 
 @final
 @storable
 @dataclass(frozen=True)
-class FittedSum(FittedBasis):
-    """Columns of all parts side by side; columns that depend on one another do no harm."""
+class Product(_Combined):
+    """Products of the functions of two classes; written ``a * b``.
+
+    ``Classes() * Groups("site")`` has an indicator for each class within each site. Functions of
+    either class alone are not among the products. A penalty on one factor is a penalty on all
+    products with its functions.
+    """
+
+    parts: tuple[Basis, ...]
+
+    def __repr__(self) -> str:
+        return " * ".join(repr(part) for part in self.parts)
+
+    def _combine(self, parts: tuple[FittedBasis, ...]) -> "FittedProduct":
+        return FittedProduct(parts)
+
+
+class _FittedParts(FittedBasis):
+    """What sums and products of fitted classes have in common."""
 
     parts: tuple[FittedBasis, ...]
 
-    def check_state(self) -> None:
-        """Refuse a sum of nothing."""
-        require(self.parts, "FittedSum.parts", "must not be empty")
+    @abstractmethod
+    def _columns(self, parts: list[Floats]) -> Floats:
+        """Columns of the parts, combined."""
 
-    @property
-    def width(self) -> int | None:
-        """Columns of all parts."""
-        widths = [part.width for part in self.parts]
-        fixed = [width for width in widths if width is not None]
-        return sum(fixed) if len(fixed) == len(widths) else None
+    @abstractmethod
+    def _penalties(self, parts: list[Floats]) -> Floats:
+        """Penalty rows of the parts, combined."""
+
+    def design(self, outputs: ModelOutputs) -> Floats:
+        """Return the combined columns of all parts."""
+        return self._columns([part.design(outputs) for part in self.parts])
+
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
+        """Return the same at these labels."""
+        return self._columns([part.design_for(outputs, codes) for part in self.parts])
+
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+        """Return the combined rows of all parts."""
+        return self._penalties([part.penalty_rows(outputs) for part in self.parts])
+
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
+        """Return the combined rows of all parts."""
+        return self._penalties([part.bounding_rows(outputs) for part in self.parts])
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -234,34 +247,48 @@ class FittedSum(FittedBasis):
         """Whether any part does."""
         return any(part.uses_label for part in self.parts)
 
-    @property
-    def is_additive(self) -> bool:
-        """Whether every part is."""
-        return all(part.is_additive for part in self.parts)
-
-    def design(self, outputs: ModelOutputs) -> Floats:
-        """Return the columns of all parts."""
-        return np.hstack([part.design(outputs) for part in self.parts])
-
-    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
-        """Return the columns of all parts at the given labels."""
-        return np.hstack([part.design_for(outputs, codes) for part in self.parts])
-
     def class_cells(self, n_classes: int) -> Codes:
         """Classes share a cell where they do in every part."""
-        return joint_cells([part.class_cells(n_classes) for part in self.parts])
+        cells = np.stack([part.class_cells(n_classes) for part in self.parts], axis=1)
+        return equal_rows(cells)
 
     def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
         """Samples that are of such a group in any part."""
         return np.asarray(np.any([part.unseen_groups(outputs) for part in self.parts], axis=0))
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
-        """Return the rows of all parts, each in the columns of its part."""
-        return _block_diagonal([part.penalty_rows(outputs) for part in self.parts])
 
-    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
-        """Return the rows of all parts, each in the columns of its part."""
-        return _block_diagonal([part.bounding_rows(outputs) for part in self.parts])
+@final
+@storable
+@dataclass(frozen=True)
+class FittedSum(_FittedParts):
+    """Columns of all parts side by side; columns that depend on one another do no harm."""
+
+    parts: tuple[FittedBasis, ...]
+
+    def check_state(self) -> None:
+        """Refuse a sum of nothing."""
+        require(self.parts, "FittedSum.parts", "must not be empty")
+
+    @property
+    def width(self) -> int | None:
+        """Columns of all parts."""
+        widths = [part.width for part in self.parts]
+        fixed = [width for width in widths if width is not None]
+        return sum(fixed) if len(fixed) == len(widths) else None
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether every part is."""
+        return all(part.is_additive for part in self.parts)
+
+    def _columns(self, parts: list[Floats]) -> Floats:
+        return np.hstack(parts)
+
+    def _penalties(self, parts: list[Floats]) -> Floats:
+        """Each row is in the columns of its part."""
+        from scipy.linalg import block_diag
+
+        return np.asarray(block_diag(*parts))
 
     @property
     def description(self) -> str:
@@ -269,13 +296,51 @@ class FittedSum(FittedBasis):
         return ", plus every ".join(part.description for part in self.parts)
 
 
-def joint_cells(parts: list[Codes]) -> Codes:
-    """Cells of the classes that share a cell in every one of several divisions."""
-    _, cells = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
+@final
+@storable
+@dataclass(frozen=True)
+class FittedProduct(_FittedParts):
+    """All products of a function of one factor and one of the other."""
+
+    parts: tuple[FittedBasis, ...]
+
+    def check_state(self) -> None:
+        """Refuse other than two factors."""
+        require(len(self.parts) == 2, "FittedProduct.parts", "must be two")
+
+    @property
+    def width(self) -> int | None:
+        """Product of the widths."""
+        left, right = (part.width for part in self.parts)
+        return None if left is None or right is None else left * right
+
+    @property
+    def is_additive(self) -> bool:
+        """Products of functions of the sample and of the label are not."""
+        return not self.uses_label
+
+    def _columns(self, parts: list[Floats]) -> Floats:
+        left, right = parts
+        return np.asarray((left[:, :, None] * right[:, None, :]).reshape(len(left), -1))
+
+    def _penalties(self, parts: list[Floats]) -> Floats:
+        """Rows of each factor, once for each function of the other."""
+        left, right = parts
+        eyes = np.eye(left.shape[1]), np.eye(right.shape[1])
+        return np.vstack([np.kron(left, eyes[1]), np.kron(eyes[0], right)])
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return "product of " + " and ".join(f"a {part.description}" for part in self.parts)
+
+
+def equal_rows(table: NDArray[Any]) -> Codes:
+    """Number of each row of a table among its distinct rows."""
+    _, cells = np.unique(table, axis=0, return_inverse=True)
     return np.asarray(cells.reshape(-1), np.int64)
 
 
-def _block_diagonal(blocks: list[Floats]) -> Floats:
-    from scipy.linalg import block_diag
-
-    return np.asarray(block_diag(*blocks))
+def penalty_on(columns: NDArray[np.bool_], penalty: float) -> Floats:
+    """Penalty rows of the coefficients of some columns; none where the penalty is 0."""
+    return np.asarray(penalty * np.eye(columns.size)[columns & (penalty > 0.0)])

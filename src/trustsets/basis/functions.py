@@ -1,6 +1,6 @@
-"""Function classes that are not indicators: constants, polynomials, components, your own."""
+"""Functions of the sample: constants, polynomials, components, learned ones, your own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from math import comb
@@ -14,12 +14,12 @@ from trustsets._arrays import Array, Codes, Floats, floating_matrix
 from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis.base import Basis, FittedBasis
+from trustsets.basis.base import Basis, FittedBasis, penalty_on
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
-__all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
+__all__ = ["Custom", "Intercept", "Learned", "Polynomial", "PrincipalComponents"]
 
 # Far beyond any use; a file that claims more would only take memory.
 _LARGEST_DEGREE = 1000
@@ -30,21 +30,15 @@ _MORE_DIRECTIONS = 10
 _ITERATIONS = 5
 # Relative to the largest: with a smaller standard deviation a component is constant.
 _SMALLEST_DEVIATION = 1e-6
+# How many of the largest probabilities a learned function sees.
+_LARGEST_PROBABILITIES = 5
 
 
 @final
 @storable
 @dataclass(frozen=True)
 class Intercept(Basis, FittedBasis):
-    """Constant functions only: marginal coverage, as in `StandardConformal`.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(logits=[[0.0, 1.0], [1.0, 0.0]])
-    >>> Intercept().fit(outputs).design(outputs)
-    array([[1.],
-           [1.]])
-    """
+    """Constant functions only: marginal coverage, as in `StandardConformal`."""
 
     learns = False
     width = 1
@@ -66,8 +60,7 @@ class Polynomial(Basis):
     """Polynomials of statistics up to a total degree, by default of Conf and Trust.
 
     The span is that of the monomials ``Conf^i Trust^j``, i + j <= degree. The columns are
-    products of Chebyshev polynomials of the statistics, shifted and scaled to [-1, 1]:
-    the same functions, hence the same sets, without the loss of digits that powers bring.
+    products of Chebyshev polynomials of the scaled statistics, which lose fewer digits than powers.
 
     Parameters
     ----------
@@ -77,16 +70,15 @@ class Polynomial(Basis):
         The variables of the polynomials.
     penalty : float
         The fit minimises ``sum of losses + penalty * sum |coefficient|`` over the coefficients
-        of total degree 2 or more (the lasso of quantile regression). The penalty is in units
-        of calibration samples. Curvature that only few samples support is then left out, and
-        with it the extreme thresholds of polynomials where samples are rare. Linear functions
-        have no penalty and an exact guarantee; that of a function with other coefficients
-        holds up to ``penalty * sum |coefficient| / (n + 1)``.
+        of total degree 2 or more (the lasso of quantile regression), in units of calibration
+        samples. Curvature that few samples support is then left out. Linear functions have no
+        penalty and an exact guarantee; that of a function with other coefficients holds up to
+        ``penalty * sum |coefficient| / (n + 1)``.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> outputs = (ModelOutputs(logits=rng.normal(size=(10, 3))))
+    >>> outputs = ModelOutputs(logits=rng.normal(size=(10, 3)))
     >>> Polynomial(degree=4, of=(Confidence(),)).fit(outputs).design(outputs).shape
     (10, 5)
     """
@@ -104,7 +96,7 @@ class Polynomial(Basis):
 
     @property
     def learns(self) -> bool:
-        """Whether a transform learns; shifting and scaling do not change the span."""
+        """Whether a transform does; shifting and scaling do not change the span."""
         return any(item.learns for item in self.of)
 
     def fit(self, outputs: ModelOutputs) -> "FittedPolynomial":
@@ -145,13 +137,10 @@ class FittedPolynomial(FittedBasis):
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
-        return self._columns(
-            [self._scaled(item.values(outputs), index) for index, item in enumerate(self.of)]
-        )
-
-    def _columns(self, scaled: Sequence[Floats]) -> Floats:
-        """Products of Chebyshev polynomials of the scaled statistics."""
-        tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
+        tables = [
+            chebyshev_columns(item.values(outputs), low, high, self.degree)
+            for item, low, high in zip(self.of, self.low, self.high, strict=True)
+        ]
         degrees = np.array(self._degrees()).T
         columns = tables[0][:, degrees[0]]
         for table, powers in zip(tables[1:], degrees[1:], strict=True):
@@ -160,23 +149,23 @@ class FittedPolynomial(FittedBasis):
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return one row for each coefficient of total degree 2 or more."""
-        total = np.array([sum(degrees) for degrees in self._degrees()])
-        rows = self.penalty * np.eye(total.size)
-        return rows[total > 1] if self.penalty > 0.0 else rows[:0]
+        return penalty_on(np.array([sum(degrees) > 1 for degrees in self._degrees()]), self.penalty)
 
     def _degrees(self) -> list[tuple[int, ...]]:
         every = product(range(self.degree + 1), repeat=len(self.of))
         return [degrees for degrees in every if sum(degrees) <= self.degree]
-
-    def _scaled(self, values: Floats, index: int) -> NDArray[np.float64]:
-        low, high = self.low[index], self.high[index]
-        return np.asarray((2.0 * values - (low + high)) / (high - low))
 
     @property
     def description(self) -> str:
         """The functions in words."""
         names = " and ".join(item.statistic.name for item in self.of)
         return f"polynomial of degree {self.degree} in {names}"
+
+
+def chebyshev_columns(values: Floats, low: float, high: float, degree: int) -> Floats:
+    """Chebyshev polynomials up to a degree of values, scaled from [low, high] to [-1, 1]."""
+    scaled = (2.0 * values - (low + high)) / (high - low)
+    return np.asarray(chebyshev.chebvander(scaled, degree))
 
 
 @final
@@ -190,14 +179,13 @@ class PrincipalComponents(Basis):
     n_components : int
         Number of components.
     penalty : float
-        What a unit of each coefficient costs in the fit, in calibration samples, as in
-        `Polynomial`. Components are divided by their standard deviations where it is positive.
-        Coverage weighted by a linear function then holds up to ``penalty * sum |coefficient| /
-        (n + 1)``, and components that predict nothing do not enlarge the sets.
+        As in `Polynomial`, for the coefficient of each component. Where it is positive, components
+        are divided by their standard deviations, and those that predict nothing do not enlarge
+        the sets.
     source : {"tuning", "training"}
         Where the directions come from: tuning samples, or the training features that the trust
         score of the predictor holds, which costs no samples. Without a trust score both are tuning
-        samples, and then there are fewer components where the tuning samples cannot give as many.
+        samples.
 
     Examples
     --------
@@ -225,17 +213,11 @@ class PrincipalComponents(Basis):
         return self.fit_features(_features(outputs))
 
     def fit_parts(
-        self,
-        calibration: ModelOutputs,
-        tuning: ModelOutputs,
-        *,
-        scores: Floats | None = None,
-        training: Array | None = None,
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
     ) -> "FittedComponents":
         """Fit on the tuning samples, or on training features if there are any."""
-        if self.source == "training" and training is not None:
-            return self.fit_features(training)
-        return self.fit(tuning)
+        training = learned_from.get("training") if self.source == "training" else None
+        return self.fit(tuning) if training is None else self.fit_features(training)
 
     def fit_features(self, features: Array) -> "FittedComponents":
         """Find the directions of largest variance of these features, shape (n, d)."""
@@ -251,9 +233,8 @@ class PrincipalComponents(Basis):
         if self.penalty > 0.0:
             # Directions in which the features do not vary would only be rounding errors.
             varies = deviations > _SMALLEST_DEVIATION * deviations.max()
-            directions = (
-                np.where(varies, 1.0 / np.where(varies, deviations, 1.0), 0.0)[:, None] * directions
-            )
+            scale = np.where(varies, 1.0 / np.where(varies, deviations, 1.0), 0.0)
+            directions = scale[:, None] * directions
         return FittedComponents(mean, np.ascontiguousarray(directions), self.penalty)
 
 
@@ -297,8 +278,7 @@ class FittedComponents(FittedBasis):
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return one row for each component."""
-        rows = self.penalty * np.eye(self.width)[1:]
-        return rows if self.penalty > 0.0 else rows[:0]
+        return penalty_on(np.arange(self.width) > 0, self.penalty)
 
     @property
     def description(self) -> str:
@@ -320,8 +300,7 @@ def _exact_directions(features: Array, count: int) -> tuple[Floats, Floats, Floa
 def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Floats]:
     """The same from at most `_MOST_NUMBERS` numbers, by subspace iteration.
 
-    Any directions will do for a function class, and these take a second where an exact
-    decomposition of many wide features takes minutes.
+    It takes a second where an exact decomposition of many wide features takes minutes.
     """
     stride = -(-features.size // _MOST_NUMBERS)
     rows = features[::stride].astype(np.float64)
@@ -349,29 +328,298 @@ def _features(outputs: ModelOutputs) -> NDArray[Any]:
 @final
 @storable
 @dataclass(frozen=True)
+class Learned(Basis):
+    """Conditional quantiles of the nonconformity score, learned from tuning samples.
+
+    Gradient-boosted trees predict quantiles of the score from log Trust, the largest probabilities,
+    their entropy and margin, and principal components of the features (those of them that the
+    outputs have). The predictions and a constant are the basis functions: coverage holds over
+    their linear combinations, at every alpha, however badly the learner overfits, because it saw
+    other samples. Coverage conditional on the input is not guaranteed.
+
+    Parameters
+    ----------
+    quantiles : float or tuple of float
+        Levels of the quantiles, one function each.
+    n_components : int
+        Principal components that the functions see, fitted on training features where the
+        predictor has a trust score. 0 leaves the features out.
+    n_trees, n_leaves : int
+        Size of the default regressor, scikit-learn's `HistGradientBoostingRegressor`.
+    regressor : object, optional
+        Any regressor with ``fit(X, y)`` and ``predict(X)`` instead. A copy of it learns the score
+        itself, and `quantiles`, `n_trees` and `n_leaves` have no effect. What it predicts for a
+        sample must not depend on other samples. The predictor cannot be saved then.
+
+    Notes
+    -----
+    Kiyani, Pappas and Hassani (2024) and Plassier et al. (2025) learn where scores differ too. They
+    adjust the score or its level by what they learned, and guarantee marginal coverage. Here a
+    learned function is part of the function class of Gibbs, Cherian and Candès (2023), and the
+    coverage guarantee extends to it.
+
+    References
+    ----------
+    S. Kiyani, G. Pappas and H. Hassani. Conformal prediction with learned features. ICML 2024.
+
+    V. Plassier et al. Rectifying conformity scores for better conditional coverage. ICML 2025.
+
+    Examples
+    --------
+    >>> from trustsets import ConditionalConformal
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 5))
+    >>> labels = (logits + rng.gumbel(size=(1000, 5))).argmax(axis=1)
+    >>> outputs = ModelOutputs(logits=logits, labels=labels)
+    >>> basis = Polynomial(1, (Confidence(),)) + Learned(n_trees=20)
+    >>> predictor = ConditionalConformal(basis=basis, tuning_fraction=0.3).calibrate(outputs)
+    >>> predictor.conditions_on.width
+    4
+    """
+
+    quantiles: tuple[float, ...] = (0.9,)
+    n_components: int = 20
+    n_trees: int = 40
+    n_leaves: int = 12
+    regressor: Any = None
+
+    def __post_init__(self) -> None:
+        quantiles = np.atleast_1d(np.asarray(self.quantiles, np.float64)).tolist()
+        if not quantiles or not all(0.0 < level < 1.0 for level in quantiles):
+            raise InputError(f"quantiles must lie between 0 and 1; got {self.quantiles!r}.")
+        object.__setattr__(self, "quantiles", tuple(quantiles))
+        for name, least in (("n_components", 0), ("n_trees", 1), ("n_leaves", 2)):
+            value = getattr(self, name)
+            if value != int(value) or value < least:
+                raise InputError(f"{name} must be a whole number, {least} or more; got {value!r}.")
+        for method in ("fit", "predict"):
+            if self.regressor is not None and not hasattr(self.regressor, method):
+                raise InputError(f"regressor must have a method {method}; got {self.regressor!r}.")
+
+    learns = True
+
+    def fit(self, outputs: ModelOutputs) -> "FittedLearned":
+        """Not possible: what is learned needs nonconformity scores."""
+        raise InputError(
+            "Learned needs the nonconformity scores of tuning samples; use it as basis= of "
+            "ConditionalConformal."
+        )
+
+    def fit_parts(
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
+    ) -> "FittedLearned":
+        """Learn from the scores of the tuning samples."""
+        scores: Floats | None = learned_from.get("scores")
+        if scores is None:
+            return self.fit(tuning)
+        inputs = _Inputs(
+            n_largest=min(_LARGEST_PROBABILITIES, tuning.n_classes),
+            uses_trust=tuning.trust is not None,
+            components=self._components(tuning, learned_from.get("training")),
+        )
+        table = inputs.table(tuning)
+        # In an order that does not depend on that of the samples: sums in the learner round.
+        order = np.lexsort((*table.T, scores))
+        return FittedLearned(inputs, self._models(table[order], scores[order]))
+
+    def _components(self, tuning: ModelOutputs, training: Array | None) -> FittedComponents | None:
+        if self.n_components == 0 or tuning.features is None:
+            return None
+        source = tuning.features if training is None else training
+        count = min(self.n_components, *source.shape)
+        # The penalty only divides the components by their standard deviations.
+        return PrincipalComponents(count, penalty=1.0, source="training").fit_features(source)
+
+    def _models(self, table: Floats, scores: Floats) -> tuple[Any, ...]:
+        """Fitted regressors; the default ones as `Trees`, which can be stored."""
+        from sklearn.base import clone
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
+
+        models: list[Any] = [
+            HistGradientBoostingRegressor(
+                loss="quantile",
+                quantile=level,
+                max_iter=self.n_trees,
+                max_leaf_nodes=self.n_leaves,
+                early_stopping=False,
+                random_state=0,
+            )
+            for level in self.quantiles
+        ]
+        if self.regressor is not None:
+            models = [clone(self.regressor, safe=False)]
+        # So few samples gain nothing from threads, which wait for each other on a busy machine.
+        with threadpool_limits(1, user_api="openmp"):
+            for model in models:
+                model.fit(table, scores)
+        return tuple(models if self.regressor is not None else map(Trees.of, models))
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class _Inputs:
+    """What a learned function sees of a sample."""
+
+    n_largest: int
+    uses_trust: bool
+    components: FittedComponents | None
+
+    def table(self, outputs: ModelOutputs) -> Floats:
+        """One row per sample: all columns are finite."""
+        largest, n_classes = self.n_largest, outputs.n_classes
+        columns = [np.empty((len(outputs), largest + 2))]
+
+        def fill(rows: slice) -> None:
+            p = np.sort(outputs.block_probabilities(rows), axis=1)
+            logs = np.log(np.maximum(p, np.finfo(float).tiny))
+            entropy, margin = -(p * logs).sum(axis=1), p[:, -1] - p[:, max(0, n_classes - 2)]
+            columns[0][rows] = np.column_stack([p[:, n_classes - largest :], entropy, margin])
+
+        for_each_block(fill, len(outputs), n_classes)
+        if self.uses_trust:
+            columns.append(Trust(transform="log").fit(outputs).values(outputs)[:, None])
+        if self.components is not None:
+            columns.append(self.components.design(outputs)[:, 1:])
+        return np.hstack(columns)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedLearned(FittedBasis):
+    """Learned functions: `Trees`, or regressors of another kind."""
+
+    inputs: _Inputs
+    models: tuple[Any, ...]
+
+    @property
+    def width(self) -> int:
+        """The functions, and a constant."""
+        return 1 + len(self.models)
+
+    @property
+    def uses_features(self) -> bool:
+        """For Trust, and for the components."""
+        return self.inputs.uses_trust or self.inputs.components is not None
+
+    def design(self, outputs: ModelOutputs) -> Floats:
+        """Return a column of ones and the predictions."""
+        table = self.inputs.table(outputs)
+        predictions = [np.asarray(model.predict(table), np.float64) for model in self.models]
+        for column in predictions:
+            if column.shape != (len(outputs),) or not np.isfinite(column).all():
+                raise InputError("regressor must predict one finite number for each sample.")
+        return np.column_stack([np.ones(len(outputs)), *predictions])
+
+    @property
+    def description(self) -> str:
+        """The functions in words."""
+        count = len(self.models)
+        return f"linear function of {count} learned quantile{'s' if count > 1 else ''} of the score"
+
+    def check_state(self) -> None:
+        """Refuse models of another kind, for `storage`."""
+        trees = len(self.models) > 0 and all(isinstance(model, Trees) for model in self.models)
+        require(trees, "FittedLearned.models", "must be trees")
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Trees:
+    """A sum of regression trees, all of their nodes one after the other.
+
+    `roots` (T,) are the first nodes of the trees. At each of the N nodes a sample goes `left` if
+    its column is at or below the threshold, otherwise `right`; a leaf leads to itself, and adds its
+    value to the `baseline`. `depth` is the number of steps to the deepest leaf.
+    """
+
+    roots: Codes
+    columns: Codes
+    thresholds: Floats
+    left: Codes
+    right: Codes
+    values: Floats
+    baseline: float
+    depth: int
+
+    @classmethod
+    def of(cls, model: Any) -> "Trees":
+        """The trees of a fitted `HistGradientBoostingRegressor`."""
+        nodes = [predictor.nodes for (predictor,) in model._predictors]
+        sizes = np.array([len(part) for part in nodes])
+        roots = np.cumsum(sizes) - sizes
+        joined, offset = np.concatenate(nodes), np.repeat(roots, sizes)
+        leaf = joined["is_leaf"].astype(bool)
+        here = np.arange(len(joined))
+        return cls(
+            roots=roots,
+            columns=np.where(leaf, 0, joined["feature_idx"]),
+            thresholds=np.where(leaf, 0.0, joined["num_threshold"]),
+            left=np.where(leaf, here, joined["left"] + offset),
+            right=np.where(leaf, here, joined["right"] + offset),
+            values=np.where(leaf, joined["value"], 0.0),
+            baseline=float(model._baseline_prediction.item()),
+            depth=int(joined["depth"].max()),
+        )
+
+    def check_state(self) -> None:
+        """Refuse nodes that lead outside of the arrays."""
+        require_numbers(self.roots, "Trees.roots", None)
+        require_numbers(self.thresholds, "Trees.thresholds", None)
+        count = len(self.thresholds)
+        for name in ("values", "columns", "left", "right"):
+            require_numbers(getattr(self, name), f"Trees.{name}", count)
+        for name in ("roots", "left", "right"):
+            nodes = getattr(self, name)
+            inside = nodes.dtype.kind == "i" and 0 <= nodes.min() and nodes.max() < count
+            require(inside, f"Trees.{name}", "must be nodes")
+        require(self.columns.min() >= 0, "Trees.columns", "must not be negative")
+        require(0 <= self.depth < count, "Trees.depth", "must be less than the nodes")
+        require(np.isfinite(self.baseline), "Trees.baseline", "must be finite")
+
+    def predict(self, table: Floats) -> Floats:
+        """Predictions of the rows of a table, bitwise those of the regressor."""
+        result = np.empty(len(table))
+
+        def fill(rows: slice) -> None:
+            part = table[rows]
+            index = np.arange(len(part))[:, None]
+            node = np.broadcast_to(self.roots, (len(part), self.roots.size))
+            for _ in range(self.depth):
+                below = part[index, self.columns[node]] <= self.thresholds[node]
+                node = np.where(below, self.left[node], self.right[node])
+            # One tree after the other, as the regressor adds them: other orders round differently.
+            terms = self.values[node]
+            terms[:, 0] += self.baseline
+            result[rows] = np.cumsum(terms, axis=1)[:, -1]
+
+        for_each_block(fill, len(table), 4 * self.roots.size)
+        return result
+
+
+@final
+@storable
+@dataclass(frozen=True)
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
     Include a constant (or add `Intercept()`) to keep marginal coverage. The row of a sample
     must depend on that sample alone. A predictor that uses it is saved with the *name* of the
-    function, ``module:function``, so the function must be defined at the top of a module.
-    Loading a file never imports a module: import it before you load.
+    function, ``module:function``, so the function must be defined at the top of a module, which
+    must be imported before the file is loaded.
 
-    With ``of_label=True`` the functions depend on the candidate label, too: `function` maps
-    `ModelOutputs` and the codes of one label for each sample to the array, and every class has
-    thresholds of its own. It could return the rank of the label, or the distance to the training
-    samples of its class.
+    With ``of_label=True``, `function` gets `ModelOutputs` and the codes of one candidate label for
+    each sample, and every class has thresholds of its own.
 
     Examples
     --------
     >>> basis = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
-    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1])
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]])
     >>> basis.fit(outputs).design(outputs)
     array([[0.75, 1.  ]])
-    >>> def of_top(outputs, codes):
-    ...     return (codes == outputs.predicted_codes)[:, None]
-    >>> Custom(of_top, of_label=True).design(outputs)
-    array([[0.]])
     """
 
     learns = False

@@ -1,15 +1,15 @@
 """Function classes of indicators: of groups, and of bins of statistics; both are partitions too."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Any, Literal, Self, final, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, group_column, texts_of
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis.base import FittedPartition, Partition
+from trustsets.basis.base import FittedPartition, Partition, penalty_on
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
@@ -19,10 +19,24 @@ __all__ = ["Bins", "CustomGroups", "FittedBins", "FittedGroups", "Groups"]
 Spacing = Literal["uniform", "quantile"]
 
 
+class _Listing(Partition):
+    """A partition whose constructor takes the items of its first field one by one."""
+
+    def to_state(self) -> dict[str, Any]:
+        """What `from_state` needs."""
+        return {name: getattr(self, name) for name in get_type_hints(type(self))}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        first, *others = get_type_hints(cls)
+        return cls(*state[first], **{name: state[name] for name in others})
+
+
 @final
 @storable
 @dataclass(frozen=True)
-class Groups(Partition):
+class Groups(_Listing):
     """Indicators of the values of group columns.
 
     As a function class, the values of several columns overlap: coverage holds for each
@@ -35,18 +49,16 @@ class Groups(Partition):
         Names of group columns of the outputs; none means all of them.
     penalty : float
         With 0 (default), coverage is exact for every value, and a value with too few
-        calibration samples has an infinite threshold. With 1 or more, `ConditionalConformal`
-        makes two more fits in which the coefficient of each value has this penalty, in units
-        of calibration samples. Their thresholds bound the others: from below those of the fit
-        at alpha, from above those of the fit at alpha / 4 with twice the penalty. Thresholds
-        are then finite for groups of any size, and the coverage of a value with m expected
-        calibration samples can be lower than 1 - alpha by at most ``penalty / m``. Add
-        `Intercept()`, or another class that contains the constants, to keep marginal
-        coverage. Partitions ignore the penalty.
+        calibration samples has an infinite threshold. With 1 or more, in units of calibration
+        samples, `ConditionalConformal` bounds the thresholds by those of two more fits, in which
+        the coefficients of values have this penalty: from below at alpha, from above at alpha / 4
+        and twice the penalty. Thresholds are then finite for groups of any size, and the coverage
+        of a value with m expected calibration samples can be lower than 1 - alpha by at most
+        ``penalty / m``. Add `Intercept()`, or another class that contains the constants, to keep
+        marginal coverage. Partitions ignore the penalty.
 
     Examples
     --------
-    >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0]] * 3, groups={"sex": ["f", "m", "f"]})
     >>> Groups("sex").fit(outputs).cells(outputs)
     array([0, 1, 0])
@@ -65,128 +77,14 @@ class Groups(Partition):
             # A penalty of less than one sample cannot balance the new sample in the fit: the
             # threshold of a group without calibration samples would be infinite again.
             raise InputError(f"penalty must be 0, or finite and 1 or more; got {penalty}.")
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "penalty", float(penalty))
-
-    def to_state(self) -> dict[str, Any]:
-        """What `from_state` needs."""
-        return {"columns": self.columns, "penalty": self.penalty}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Groups":
-        """Rebuild from `to_state`."""
-        return cls(*state["columns"], penalty=state.get("penalty", 0.0))
+        vars(self).update(columns=columns, penalty=float(penalty))
 
     def fit(self, outputs: ModelOutputs) -> "FittedGroups":
         """Note which combinations of values occur."""
         columns = self.columns or tuple(outputs.groups)
         if not columns:
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
-        table = _group_table(outputs, columns)
-        values = tuple(tuple(sorted(set(texts))) for texts in zip(*table, strict=True))
-        return FittedGroups(columns, values, tuple(sorted(set(table))), self.penalty)
-
-
-@final
-@storable
-@dataclass(frozen=True)
-class FittedGroups(FittedPartition):
-    """Values of each column, and combinations of them, that were seen; in sorted order."""
-
-    columns: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
-    combinations: tuple[tuple[str, ...], ...]
-    penalty: float = 0.0
-
-    def check_state(self) -> None:
-        """Refuse values and combinations that no fit gives."""
-        n = len(self.columns)
-        require(n and len(self.values) == n, "FittedGroups.values", "must be those of each column")
-        lists: list[list[Any]] = [list(items) for items in (*self.values, self.combinations)]
-        for items in lists:
-            listed = len(items) > 0 and items == sorted(set(items))
-            require(listed, "FittedGroups.values", "must be distinct and sorted")
-        consistent = all(
-            len(row) == n and all(text in seen for text, seen in zip(row, self.values, strict=True))
-            for row in self.combinations
-        )
-        require(consistent, "FittedGroups.combinations", "must be made of the values")
-        allowed = self.penalty == 0.0 or 1.0 <= self.penalty < np.inf
-        require(allowed, "FittedGroups.penalty", "must be 0, or 1 or more")
-
-    @property
-    def width(self) -> int:
-        """Values of each column, and one for those never seen."""
-        return sum(len(values) + 1 for values in self.values)
-
-    @property
-    def needed_groups(self) -> tuple[str, ...]:
-        """The group columns."""
-        return self.columns
-
-    @property
-    def uses_features(self) -> bool:
-        """Groups alone decide."""
-        return False
-
-    def cells(self, outputs: ModelOutputs) -> Codes:
-        """Cell of each sample; -1 for a combination that was not seen."""
-        code_of = {combination: code for code, combination in enumerate(self.combinations)}
-        table = _group_table(outputs, self.columns)
-        return np.array([code_of.get(row, -1) for row in table], dtype=np.int64)
-
-    @property
-    def n_cells(self) -> int:
-        """Number of combinations seen."""
-        return len(self.combinations)
-
-    def design(self, outputs: ModelOutputs) -> Floats:
-        """Return an indicator of each value of each column, and of values never seen.
-
-        The last is zero on all samples of the fit: a sample of an unknown group has a basis
-        function that no calibration sample has, and the fit reports it as such.
-        """
-        columns = list(zip(*_group_table(outputs, self.columns), strict=True))
-        parts = []
-        for texts, values in zip(columns, self.values, strict=True):
-            code_of = {value: code for code, value in enumerate(values)}
-            codes = [code_of.get(text, len(values)) for text in texts]
-            parts.append(_one_hot(codes, len(values) + 1))
-        return np.hstack(parts)
-
-    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
-        """Samples with a value of some column that was never seen."""
-        columns = zip(*_group_table(outputs, self.columns), strict=True)
-        unseen = np.zeros(len(outputs), dtype=bool)
-        for texts, values in zip(columns, self.values, strict=True):
-            unseen |= ~np.isin(np.array(texts, dtype=object), np.array(values, dtype=object))
-        return unseen
-
-    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
-        """Return one row for each coefficient, those of values never seen included."""
-        return self.penalty * np.eye(self.width)[: self.width if self.penalty else 0]
-
-    @property
-    def description(self) -> str:
-        """The functions in words."""
-        return f"combination of indicators of the groups by {', '.join(self.columns)}"
-
-
-def _one_hot(codes: Any, width: int) -> Floats:
-    return np.asarray(np.eye(width)[np.asarray(codes)])
-
-
-def _group_table(outputs: ModelOutputs, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """One tuple of texts per sample."""
-    groups = outputs.groups
-    for column in columns:
-        if column not in groups:
-            raise InputError(
-                f"the outputs have no group column {column!r}; they have {list(groups)}. "
-                "Pass groups= to ModelOutputs."
-            )
-    texts = [texts_of(groups[column]) for column in columns]
-    return list(zip(*texts, strict=True))
+        return FittedGroups.seen_in(outputs, columns, None, self.penalty)
 
 
 @final
@@ -210,9 +108,9 @@ class CustomGroups(Partition):
 
     function: Callable[[ModelOutputs], Any]
 
-    def fit(self, outputs: ModelOutputs) -> "FittedCustomGroups":
+    def fit(self, outputs: ModelOutputs) -> "FittedGroups":
         """Note which groups occur."""
-        return FittedCustomGroups(self, tuple(sorted(set(self.texts(outputs)))))
+        return FittedGroups.seen_in(outputs, ("group",), self, 0.0)
 
     def texts(self, outputs: ModelOutputs) -> list[str]:
         """Group of each sample as a text."""
@@ -222,52 +120,132 @@ class CustomGroups(Partition):
 @final
 @storable
 @dataclass(frozen=True)
-class FittedCustomGroups(FittedPartition):
-    """The groups that were seen, in sorted order."""
+class FittedGroups(FittedPartition):
+    """Values of each column, and combinations of them, that were seen; in sorted order.
 
-    groups: CustomGroups
-    values: tuple[str, ...]
+    Columns are those of the outputs, or the one that a function returns.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    combinations: tuple[tuple[str, ...], ...]
+    custom: CustomGroups | None = None
+    penalty: float = 0.0
+
+    @classmethod
+    def seen_in(
+        cls,
+        outputs: ModelOutputs,
+        columns: tuple[str, ...],
+        custom: CustomGroups | None,
+        penalty: float,
+    ) -> "FittedGroups":
+        """Groups of these samples."""
+        texts = _texts(outputs, columns, custom)
+        values = tuple(tuple(sorted(set(column))) for column in texts)
+        combinations = tuple(sorted(set(zip(*texts, strict=True))))
+        return cls(columns, values, combinations, custom, penalty)
+
+    def check_state(self) -> None:
+        """Refuse lists of other lengths, and a penalty that no fit gives."""
+        n = len(self.columns)
+        require(n and len(self.values) == n, "FittedGroups.values", "must be those of each column")
+        complete = all(len(row) == n for row in self.combinations)
+        require(complete, "FittedGroups.combinations", "must have a value of each column")
+        allowed = self.penalty == 0.0 or 1.0 <= self.penalty < np.inf
+        require(allowed, "FittedGroups.penalty", "must be 0, or 1 or more")
 
     @property
     def width(self) -> int:
-        """The groups, and one function for those never seen."""
-        return len(self.values) + 1
+        """Values of each column, and one for those never seen."""
+        return sum(len(values) + 1 for values in self.values)
+
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """The group columns of the outputs."""
+        return self.columns if self.custom is None else ()
+
+    @property
+    def uses_features(self) -> bool:
+        """A function may."""
+        return self.custom is not None
 
     @property
     def n_cells(self) -> int:
-        """Number of groups seen."""
-        return len(self.values)
+        """Number of combinations seen."""
+        return len(self.combinations)
 
     def cells(self, outputs: ModelOutputs) -> Codes:
-        """Group of each sample; -1 for one that was not seen."""
-        codes = {text: code for code, text in enumerate(self.values)}
-        return np.array([codes.get(text, -1) for text in self.groups.texts(outputs)], np.int64)
+        """Cell of each sample; -1 for a combination that was not seen."""
+        code_of = {combination: code for code, combination in enumerate(self.combinations)}
+        table = zip(*_texts(outputs, self.columns, self.custom), strict=True)
+        return np.array([code_of.get(row, -1) for row in table], dtype=np.int64)
+
+    def _codes(self, outputs: ModelOutputs) -> list[Codes]:
+        """Number of each sample's value by column; that past the last for one never seen."""
+        codes = []
+        texts = _texts(outputs, self.columns, self.custom)
+        for column, values in zip(texts, self.values, strict=True):
+            code_of = {value: code for code, value in enumerate(values)}
+            codes.append(np.array([code_of.get(text, len(values)) for text in column], np.int64))
+        return codes
 
     def design(self, outputs: ModelOutputs) -> Floats:
-        """Return an indicator of each group, and of groups never seen."""
-        return _one_hot(self.cells(outputs), self.width)
+        """Return an indicator of each value of each column, and of values never seen.
+
+        The last is zero on all samples of the fit: a sample of an unknown group has a basis
+        function that no calibration sample has, and the fit reports it as such.
+        """
+        widths = [len(values) + 1 for values in self.values]
+        return np.hstack(list(map(one_hot, self._codes(outputs), widths)))
 
     def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
-        """Samples of groups never seen."""
-        return self.cells(outputs) < 0
+        """Samples with a value of some column that was never seen."""
+        numbers = map(len, self.values)
+        unseen = [codes == n for codes, n in zip(self._codes(outputs), numbers, strict=True)]
+        return np.asarray(np.any(unseen, axis=0))
+
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
+        """Return one row for each coefficient, those of values never seen included."""
+        return penalty_on(np.ones(self.width, dtype=bool), self.penalty)
 
     @property
     def description(self) -> str:
         """The functions in words."""
-        return "combination of indicators of your own groups"
+        groups = "your own groups" if self.custom else f"the groups by {', '.join(self.columns)}"
+        return f"combination of indicators of {groups}"
+
+
+def one_hot(codes: Codes, width: int) -> Floats:
+    """Indicators of codes below `width`."""
+    return np.asarray(np.eye(width)[codes])
+
+
+def _texts(
+    outputs: ModelOutputs, columns: tuple[str, ...], custom: CustomGroups | None
+) -> list[list[str]]:
+    """Groups of the samples as texts, one list for each column."""
+    if custom is not None:
+        return [custom.texts(outputs)]
+    for column in columns:
+        if column not in outputs.groups:
+            raise InputError(
+                f"the outputs have no group column {column!r}; they have {list(outputs.groups)}. "
+                "Pass groups= to ModelOutputs."
+            )
+    return [texts_of(outputs.groups[column]) for column in columns]
 
 
 @final
 @storable
 @dataclass(frozen=True, init=False, repr=False)
-class Bins(Partition):
+class Bins(_Listing):
     """Cells of a grid of statistics, by default of Conf and Trust (Corollary 1).
 
-    As a function class it has an indicator of each cell, which guarantees coverage in every cell.
-    ``Bins(Confidence()) + Bins(Trust())`` has an indicator of each bin of either statistic:
-    coverage in every bin of Conf and in every bin of Trust. With d indicators and n
-    calibration samples, coverage in a cell B is at least 1 - alpha and, if scores are continuous,
-    at most 1 - alpha + d / ((n + 1) P(B)).
+    As a function class it has an indicator of each cell: with d of them and n calibration samples,
+    coverage in a cell B is at least 1 - alpha and, if scores are continuous, at most
+    1 - alpha + d / ((n + 1) P(B)). ``Bins(Confidence()) + Bins(Trust())`` has coverage in
+    every bin of either statistic.
 
     Parameters
     ----------
@@ -282,16 +260,11 @@ class Bins(Partition):
         text), or use the same edges everywhere (the authors' code).
     edges : tuple of sequences, optional
         Inner edges, one increasing sequence per statistic. Nothing is learned then, and
-        `counts`, `spacing` and `nested` have no effect.
-
-    Notes
-    -----
-    A value on an edge belongs to the bin above it; values outside the range seen while
-    fitting belong to the first or last bin.
+        `counts`, `spacing` and `nested` have no effect. A value on an edge belongs to the bin
+        above it.
 
     Examples
     --------
-    >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1], [1.0, 0.0]])
     >>> Bins(Confidence(), counts=2, spacing="uniform").fit(outputs).cells(outputs)
     array([0, 1, 1])
@@ -334,15 +307,6 @@ class Bins(Partition):
         names = ", ".join(map(repr, self.of))
         return f"Bins({names}, {grid if self.edges is None else f'edges={self.edges}'})"
 
-    def to_state(self) -> dict[str, Any]:
-        """What `from_state` needs."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Bins":
-        """Rebuild from `to_state`."""
-        return cls(*state.pop("of"), **state)
-
     @property
     def learns(self) -> bool:
         """Edges are learned unless given by hand."""
@@ -370,11 +334,7 @@ class Bins(Partition):
 @storable
 @dataclass(frozen=True)
 class FittedBins(FittedPartition):
-    """Inner edges of each statistic.
-
-    `cuts` divide the cells of the grid: one row, or a row for each cell that the statistics before
-    it form.
-    """
+    """Inner edges of each statistic: one row, or a row for each cell of the statistics before."""
 
     of: tuple[FittedStatistic, ...]
     cuts: tuple[Floats, ...]
@@ -395,7 +355,7 @@ class FittedBins(FittedPartition):
         return self.n_cells
 
     def cells(self, outputs: ModelOutputs) -> Codes:
-        """Cell of the grid that each sample is in."""
+        """Cell of each sample."""
         cells = np.zeros(len(outputs), dtype=np.int64)
         for item, cuts in zip(self.of, self.cuts, strict=True):
             cells = _descend(cells, item.values(outputs), cuts)
@@ -408,7 +368,7 @@ class FittedBins(FittedPartition):
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return the indicators of all cells."""
-        return _one_hot(self.cells(outputs), self.n_cells)
+        return one_hot(self.cells(outputs), self.n_cells)
 
     @property
     def description(self) -> str:

@@ -1,13 +1,13 @@
 """Metrics of prediction sets, each with an interval and a noise floor.
 
 `evaluate` measures one method, and `compare` puts several side by side, also at equal mean size.
-`METRICS` lists every
-metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests whether a guarantee
-agrees with the test samples.
+`METRICS` lists every metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests
+whether a guarantee agrees with the test samples.
 """
 
 from trustsets._plain import PlainData, from_plain, to_plain
 from trustsets.metrics.binning import (
+    WHOLE_AXES,
     Binned,
     BinTable,
     FrequencyBins,
@@ -21,9 +21,6 @@ from trustsets.metrics.catalogue import (
     NUMBERS,
     PAPER_BINS,
     Metric,
-    bold,
-    escape_latex,
-    latex_table,
     markdown_table,
     number_of,
     split_name,
@@ -41,19 +38,18 @@ from trustsets.metrics.evaluation import (
     Evaluation,
     conditional_coverage,
     correlate,
-    estimates_frame,
     evaluate,
     outcomes_of,
 )
 from trustsets.metrics.inference import (
     Estimate,
-    GuaranteeCheck,
     binomial_interval,
     check_guarantee,
     expected_gap,
     holm,
     level_text,
     mean_estimate,
+    missed_at_least,
     rms_gap,
     share_estimate,
     under_coverage,
@@ -64,6 +60,7 @@ __all__ = [
     "METRICS",
     "NUMBERS",
     "PAPER_BINS",
+    "WHOLE_AXES",
     "BinTable",
     "Binned",
     "Comparison",
@@ -73,29 +70,25 @@ __all__ = [
     "Evaluation",
     "ExcessRisk",
     "FrequencyBins",
-    "GuaranteeCheck",
     "Metric",
     "PlainData",
     "RankBins",
     "bin_samples",
     "binomial_interval",
-    "bold",
     "check_guarantee",
     "compare",
     "conditional_coverage",
     "correlate",
-    "escape_latex",
-    "estimates_frame",
     "evaluate",
     "excess_risk",
     "expected_gap",
     "from_plain",
     "holm",
     "label_ranks",
-    "latex_table",
     "level_text",
     "markdown_table",
     "mean_estimate",
+    "missed_at_least",
     "number_of",
     "outcomes_of",
     "rank_edges_apart",

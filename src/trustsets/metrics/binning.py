@@ -1,7 +1,6 @@
 """Bins of test samples, and the table of coverage in each bin.
 
-Conf x Trust and groups are the `Bins` and `Groups` that predictors use, fitted on the test
-samples. `RankBins` and `FrequencyBins` need the label, so they are for evaluation only.
+`RankBins` and `FrequencyBins` need the label, so they are for evaluation only.
 """
 
 from collections.abc import Sequence
@@ -64,8 +63,9 @@ class Binned:
     index : int array of shape (B, len(axes))
         Position of each bin along the axes.
     edges : array of shape (B, len(axes), 2)
-        Lower and upper end along each axis: for Rank, class frequency and Size the smallest
-        and largest value, NaN where an axis has no order.
+        Lower and upper end along each axis; NaN where an axis has no order.
+    divisor : int, optional
+        What CovGap divides by; None means the number of bins that hold samples.
     cells : int array of shape (n,), or None
         Bin of each sample, 0..B-1; -1 for none. Not kept in JSON.
     """
@@ -75,6 +75,7 @@ class Binned:
     labels: tuple[str, ...]
     index: Ints
     edges: Floats
+    divisor: int | None = None
     cells: Ints | None = field(default=None, repr=False, metadata=LOCAL)
 
 
@@ -87,8 +88,8 @@ class BinTable(Binned):
     ----------
     name : str
         Name of the table, such as ``"conf_trust"``.
-    axes, shape, labels, index, edges, cells
-        As in `Binned`; only bins that hold samples are listed.
+    axes, shape, labels, index, edges, divisor, cells
+        As in `Binned`.
     count, covered, mean_size : arrays of shape (B,)
         Samples, samples whose set contains their label, mean size of the sets.
     coverage, lower, upper : arrays of shape (B,)
@@ -96,17 +97,15 @@ class BinTable(Binned):
     p_value, holm : arrays of shape (B,)
         Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and with Holm's
         correction for the number of bins.
-    divisor : int, optional
-        What CovGap divides by; None means the number of bins that hold samples.
     gap, shortfall, excess : Estimate
         CovGap in percent, and its two halves.
     rms : Estimate
         Root mean square gap of the true coverages, an estimate without the noise of the bins.
     worst : Estimate
-        Lowest coverage of any bin; its interval is corrected for the choice among B bins
-        (Bonferroni), and its noise floor is the expected lowest coverage of a perfect method.
-    macro, below : Estimate, dict of str to Estimate
-        Mean of the coverages of the bins, and the share of bins covered less than asked for.
+        Lowest coverage of any bin, with an interval corrected for the choice among B bins
+        (Bonferroni).
+    macro, below_half : Estimate
+        Mean of the coverages of the bins, and the share of bins with a coverage below a half.
     flavour : str, optional
         Package that the outputs came in as a frame; not kept in JSON.
     """
@@ -120,14 +119,13 @@ class BinTable(Binned):
     mean_size: Floats
     p_value: Floats
     holm: Floats
-    divisor: int | None
     gap: Estimate
     shortfall: Estimate
     excess: Estimate
     rms: Estimate
     worst: Estimate
     macro: Estimate
-    below: dict[str, Estimate]
+    below_half: Estimate
     flavour: Flavour | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
@@ -143,12 +141,9 @@ class BinTable(Binned):
     @property
     def metrics(self) -> dict[str, Estimate]:
         """The numbers by the ends of their names in ``Evaluation.metrics``."""
-        names = ("gap", "shortfall", "excess", "rms", "worst")
-        numbers = {name: getattr(self, name) for name in names}
-        if self.has_names:
-            numbers |= {"macro": self.macro}
-            numbers |= {f"below_{least}": item for least, item in self.below.items()}
-        return numbers
+        names = ["gap", "shortfall", "excess", "rms", "worst"]
+        names += ["macro", "below_half"] if self.has_names else []
+        return {name: getattr(self, name) for name in names}
 
     @property
     def few(self) -> NDArray[np.bool_]:
@@ -172,13 +167,8 @@ def tabulate(
     covered: NDArray[np.bool_],
     sizes: Ints,
     alpha: float,
-    *,
-    divisor: int | None = None,
-    below: Sequence[float] = (),
-    level: float = 0.95,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
-    flavour: Flavour | None = None,
+    level: float,
+    n_bootstrap: int,
 ) -> BinTable:
     """Count covered samples by bin, with intervals, tests and noise floors."""
     if binned.cells is None or binned.cells.size != covered.size:
@@ -192,11 +182,9 @@ def tabulate(
     hits = np.bincount(cells[covered[inside]], minlength=n_bins)
     lower, upper = binomial_interval(hits, count, level)
     p_value = under_coverage(hits, count, alpha)
-    shortfall, excess = (float(half) for half in gap_halves(count, hits, alpha, divisor))
-    ends = bootstrap_gaps(
-        [(count, hits)], alpha, divisor=divisor, level=level, n_bootstrap=n_bootstrap, seed=seed
-    )
-    floor = expected_gap(count, alpha, divisor)
+    shortfall, excess = (float(half) for half in gap_halves(count, hits, alpha, binned.divisor))
+    ends = bootstrap_gaps([(count, hits)], alpha, binned.divisor, level, n_bootstrap)
+    floor = expected_gap(count, alpha, binned.divisor)
     lowest = int(np.argmin(hits / count))
     # The lowest of B coverages: corrected for the choice among them.
     corrected = 1.0 - (1.0 - level) / n_bins
@@ -211,15 +199,13 @@ def tabulate(
         mean_size=np.bincount(cells, weights=sizes[inside], minlength=n_bins) / count,
         p_value=p_value,
         holm=holm(p_value),
-        divisor=divisor,
         gap=Estimate(shortfall + excess, *ends[0], floor),
         shortfall=Estimate(shortfall, *ends[1], floor / 2.0),
         excess=Estimate(excess, *ends[2], floor / 2.0),
         rms=rms_gap(count, hits, alpha, level),
         worst=share_estimate(hits[lowest], count[lowest], corrected, expected_worst(count, alpha)),
         macro=macro_coverage(count, hits, alpha, level),
-        below={f"{least:g}": share_below(count, hits, least, alpha, level) for least in below},
-        flavour=flavour,
+        below_half=share_below(count, hits, 0.5, alpha, level),
     )
 
 
@@ -249,7 +235,9 @@ def bin_by_class(outputs: ModelOutputs) -> Binned:
     """One bin per class that occurs, in the order of the columns."""
     codes, cells = np.unique(outputs.require_labels("the class bins"), return_inverse=True)
     names = [str(name) for name in outputs.classes[codes].tolist()]
-    return _flat("Class", outputs.n_classes, cells, names, codes)
+    # As in the paper, the gap over classes is divided by K, whether all occur or not.
+    classes = _flat("Class", outputs.n_classes, cells, names, codes)
+    return replace(classes, divisor=outputs.n_classes)
 
 
 def bin_by_size(sizes: Ints, n_classes: int) -> Binned:
@@ -338,11 +326,7 @@ def label_ranks(outputs: ModelOutputs) -> Ints:
 @final
 @dataclass(frozen=True, eq=False)
 class LabelStatistic(Statistic):
-    """A number that depends on the labels of particular samples.
-
-    It keeps the values it was made with, so that no predictor can compute those of new
-    samples from their labels.
-    """
+    """A number that depends on the labels of particular samples, for no others."""
 
     title: str = field(kw_only=True)
     numbers: Floats = field(kw_only=True, repr=False)
@@ -374,8 +358,8 @@ class RankBins(Partition):
     nested : bool
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges.
     ties : {"split", "quantiles"}
-        ``"split"`` (the paper's text) makes bins of equal size and breaks ties at random, fixed by
-        the identity of the sample; ``"quantiles"`` (the authors' code) leaves equal ranks together.
+        ``"split"`` (the paper's text) makes bins of equal size and breaks ties at random;
+        ``"quantiles"`` (the authors' code) leaves equal ranks together.
     edges : sequence of float, optional
         Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
 
@@ -437,15 +421,13 @@ class FrequencyBins(Partition):
     """Cells of Conf x class frequency: equal widths of Conf, ranges of growing frequency.
 
     The frequency of a sample is the share of its label's class, in percent. Ranges grow by the same
-    factor, 2 or more, so that classes that are about equally frequent are in one range.
+    factor, 2 or more.
 
     Parameters
     ----------
     class_counts : sequence of int, optional
-        Samples of each class, such as ``predictor.class_counts_``. Default: the test labels are
-        counted.
-    source : str
-        What was counted, for the name of the axis.
+        Calibration samples of each class, ``predictor.class_counts_``. Default: the test labels
+        are counted.
     counts : tuple of two int
         Number of bins of Conf, and the largest number of ranges of frequency.
 
@@ -458,7 +440,6 @@ class FrequencyBins(Partition):
     """
 
     class_counts: Sequence[int] | Ints | None = None
-    source: str = "calibration"
     counts: tuple[int, int] = (5, 4)
 
     # Edges always come from the samples.
@@ -479,7 +460,7 @@ class FrequencyBins(Partition):
     def fit(self, outputs: ModelOutputs) -> FittedBins:
         """Place the edges on labelled samples."""
         codes = outputs.require_labels("class frequency")
-        counts, source = self.class_counts, self.source
+        counts, source = self.class_counts, "calibration"
         if counts is None:
             counts, source = np.bincount(codes, minlength=outputs.n_classes), "test"
         if len(counts) != outputs.n_classes:

@@ -1,6 +1,5 @@
 """Every metric that `evaluate` knows, one row each; how their numbers are named and shown."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
@@ -21,19 +20,6 @@ from trustsets.statistics import Confidence, Trust
 PAPER_BINS = Bins(Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"))
 """The paper's grid: ten bins of Conf of equal width, each divided at its quartiles of Trust."""
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
 
 @final
 @dataclass(frozen=True)
@@ -45,36 +31,26 @@ class Metric:
     partition : Partition, optional
         Its bins, which users may replace by others under the same name.
     divide : callable, optional
-        Instead of a partition: a function of the outputs and the set sizes that returns bins by
-        the names of their tables. A metric with neither is another `field` of `Evaluation`.
+        Instead: a function of outputs and set sizes that returns bins by the names of their tables.
+        A metric with neither, Trust and Rank, is ``Evaluation.correlation``.
     needs : str
-        What the outputs must have, ``"trust"`` or ``"groups"``; ``"label_probabilities"``.
+        What the outputs must have: ``"trust"`` or ``"groups"``.
     is_goal : bool
-        Whether a predictor can have coverage 1 - alpha in every bin. It cannot in bins of Rank,
-        which need the label, or of set size, which is the predictor's own choice.
-    about : str
-        One or two sentences for readers of a report.
+        Whether a predictor can cover 1 - alpha in every bin; not where bins need the label, or
+        are of set sizes, which are its own choice.
     """
 
     title: str
     partition: Partition | None = None
     divide: Callable[[ModelOutputs, Ints], dict[str, Binned]] | None = None
-    field: str = "tables"
     needs: str = ""
     is_goal: bool = True
-    about: str = ""
 
 
 METRICS = {
     "conf_trust": Metric("Conf x Trust", PAPER_BINS, needs="trust"),
     "conf_rank": Metric("Conf x Rank", RankBins(), is_goal=False),
-    "conf_frequency": Metric(
-        "Conf x Class frequency",
-        FrequencyBins(),
-        about="Class frequency is the share of the true class, in percent, among the samples that "
-        "the axis names. Ranges of frequency grow by the same factor, so the lowest row has the "
-        "rare classes.",
-    ),
+    "conf_frequency": Metric("Conf x Class frequency", FrequencyBins()),
     "class": Metric("Class", divide=lambda outputs, sizes: {"class": bin_by_class(outputs)}),
     "groups": Metric(
         "Groups",
@@ -88,21 +64,7 @@ METRICS = {
         divide=lambda outputs, sizes: {"size_strata": bin_by_size(sizes, outputs.n_classes)},
         is_goal=False,
     ),
-    "trust_rank": Metric(
-        "Trust and Rank",
-        field="correlation",
-        needs="trust",
-        about="Correlation over the test samples. Negative values mean that samples with lower "
-        "Trust tend to have a larger Rank.",
-    ),
-    "conditional": Metric(
-        "True conditional",
-        field="conditional",
-        needs="label_probabilities",
-        about="True conditional coverage is the probability that the set of a sample contains the "
-        "true class, computed from the known label probabilities. Its CovGap is the mean distance "
-        "from the target over samples.",
-    ),
+    "trust_rank": Metric("Trust and Rank", needs="trust"),
 }
 
 
@@ -111,8 +73,7 @@ METRICS = {
 class Number:
     """How one number of ``Evaluation.metrics`` is shown and compared.
 
-    `short` is a title for narrow tables. `best` says which end is better, if any. A title may
-    contain ``{}`` for the number that ends a name.
+    `short` is a title for narrow tables. `best` says which end is better, if any.
     """
 
     title: str
@@ -137,32 +98,28 @@ NUMBERS = {
     ".rms": Number("RMS gap without noise", "points", "low", short="RMS gap"),
     ".worst": Number("worst coverage", "share", "high"),
     ".macro": Number("macro coverage", "share"),
-    ".below_": Number("share below {}", "share", "low"),
-    ".mean": Number("coverage", "share"),
-    ".below": Number("coverage below target", "share"),
+    ".below_half": Number("share below 0.5", "share", "low"),
     ".total": Number("in all", "points", "low"),
     ".under": Number("shortfall", "points", "low"),
     ".over": Number("excess", "points", "low"),
-    ".flagged": Number("share predicted under-covered", "share"),
-    ".flagged_coverage": Number("coverage of these", "share"),
 }
 
 
-def split_name(name: str) -> tuple[str, str, str]:
-    """Table (empty if none), part, and the number that ends the name (empty if none).
+def split_name(name: str) -> tuple[str, str]:
+    """Table (empty if none) and part of a name in ``Evaluation.metrics``.
 
     Examples
     --------
-    >>> split_name("class.below_0.5"), split_name("size"), split_name("group:v1.2.gap")
-    (('class', 'below_', '0.5'), ('', 'size', ''), ('group:v1.2', 'gap', ''))
+    >>> split_name("class.gap"), split_name("size"), split_name("group:v1.2.gap")
+    (('class', 'gap'), ('', 'size'), ('group:v1.2', 'gap'))
     """
-    match = re.fullmatch(r"(?:(.*)\.)?([a-z_]+)([0-9.e-]*)", name, flags=re.DOTALL)
-    return ("", name, "") if match is None else (match[1] or "", match[2], match[3])
+    table, _, part = name.rpartition(".")
+    return table, part
 
 
 def number_of(name: str) -> Number:
     """The row of a number, by its name in ``Evaluation.metrics``."""
-    table, part, _ = split_name(name)
+    table, part = split_name(name)
     return NUMBERS.get(f".{part}" if table else part, Number(part))
 
 
@@ -175,20 +132,9 @@ def table_title(name: str) -> str:
 
 def title(metric: str) -> str:
     """Short name of a number of ``Evaluation.metrics`` for people."""
-    number, (table, _, least) = number_of(metric), split_name(metric)
-    text = (number.short or number.title).replace("{}", least)
+    number, (table, _) = number_of(metric), split_name(metric)
+    text = number.short or number.title
     return f"{table_title(table)} {text}" if table else text
-
-
-def bold(text: str, *, latex: bool) -> str:
-    """Make text bold."""
-    return rf"\textbf{{{text}}}" if latex else f"**{text}**"
-
-
-def escape_latex(text: str) -> str:
-    """Make plain text safe in LaTeX; a cross between words becomes a times sign."""
-    safe = "".join(_LATEX.get(letter, letter) for letter in text)
-    return safe.replace(" x ", r" $\times$ ")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], n_names: int = 1) -> str:
@@ -207,29 +153,3 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], n_names
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(cells[0]), line(rule), *(line(row) for row in cells[1:])]) + "\n"
-
-
-def latex_table(
-    header: Sequence[str],
-    blocks: Sequence[Sequence[Sequence[str]]],
-    n_names: int = 1,
-    spans: Sequence[tuple[str, int]] = (),
-) -> str:
-    """Booktabs table of cells that are safe in LaTeX; blocks of rows are separated by rules.
-
-    The first `n_names` columns hold names; `spans` are heads over so many of the other columns.
-    """
-    lines = [rf"\begin{{tabular}}{{{'l' * n_names}{'r' * (len(header) - n_names)}}}", r"\toprule"]
-    if spans:
-        heads = [rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{text}}}}}" for text, width in spans]
-        lines.append(" & ".join([""] * n_names + heads) + r" \\")
-        rules, start = "", n_names + 1
-        for _, width in spans:
-            rules += rf"\cmidrule(lr){{{start}-{start + width - 1}}}"
-            start += width
-        lines.append(rules)
-    lines.append(" & ".join(header) + r" \\")
-    for block in blocks:
-        lines.append(r"\midrule")
-        lines += [" & ".join(row) + r" \\" for row in block]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"

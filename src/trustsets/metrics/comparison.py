@@ -12,13 +12,7 @@ from scipy import stats
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import PlainData
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.metrics.catalogue import (
-    bold,
-    markdown_table,
-    number_of,
-    split_name,
-    title,
-)
+from trustsets.metrics.catalogue import markdown_table, number_of, split_name, title
 from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor
 from trustsets.metrics.inference import Estimate, bootstrap_gaps
 from trustsets.metrics.risk import FEWEST, excess_risk
@@ -41,7 +35,7 @@ _MAIN = {
     "": _MARGINAL,
     "conf_trust": _GAP_PARTS[:2],
     "conf_rank": _GAP_PARTS[:2],
-    "class": (*_GAP_PARTS[:2], "macro", "below_"),
+    "class": (*_GAP_PARTS[:2], "macro", "below_half"),
     "group": (*_GAP_PARTS[:2], "worst"),
 }
 # What a table of predictors shows by default: how many points of coverage are missing, by bins and
@@ -136,7 +130,7 @@ class Comparison(PlainData):
         cells = []
         for column, entry in zip(self.columns, self.entries[row], strict=True):
             text = _number(column, entry.mean)
-            text = bold(text, latex=False) if entry.best else text
+            text = f"**{text}**" if entry.best else text
             error = _number(column, entry.standard_error)
             cells.append(f"{text} ({error})" if error else text)
         return cells
@@ -150,7 +144,6 @@ def compare(
     equal_size: bool | str = False,
     columns: Sequence[str] | None = None,
     n_bootstrap: int = 1000,
-    seed: int = 0,
 ) -> Comparison:
     """Put methods side by side: mean (standard error) over seeds, with the best in bold.
 
@@ -177,8 +170,8 @@ def compare(
         gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
         group, and the macro coverage of the classes, as far as every evaluation has them; of
         predictors also alpha and the excess risk (`trustsets.auditing.excess_risk`).
-    n_bootstrap, seed : int
-        Resamples of seeds and of samples within each, behind the intervals of gaps; their seed.
+    n_bootstrap : int
+        Resamples of seeds and of samples within each, behind the intervals of gaps.
 
     Examples
     --------
@@ -204,10 +197,8 @@ def compare(
     parts: tuple[str, ...] = ()
     shown = _MAIN
     if any(is_predictor(item) for items in results.values() for item in _listed(items)):
-        results, shown = (
-            _evaluated(results, outputs, alpha, equal_size, n_bootstrap, seed),
-            _MEASURED,
-        )
+        results = _evaluated(results, outputs, alpha, equal_size, n_bootstrap)
+        shown = _MEASURED
         parts = ("sets", "method") if equal_size else ("method",)
     elif equal_size or outputs is not None:
         raise InputError(
@@ -220,8 +211,7 @@ def compare(
     shared = set.intersection(*(set(item.metrics) for item in everything))
     chosen = _columns(columns, everything[0], shared, shown)
     numbers = [
-        [_summarise(items, column, n_bootstrap, seed) for column in chosen]
-        for items in runs.values()
+        [_summarise(items, column, n_bootstrap) for column in chosen] for items in runs.values()
     ]
     keys = tuple(runs)
     return Comparison(
@@ -280,7 +270,6 @@ def _evaluated(
     alpha: float,
     equal_size: bool | str,
     n_bootstrap: int,
-    seed: int,
 ) -> dict[Key, list[Evaluation]]:
     """Evaluations of predictors at alpha and, if asked for, at the mean size of the reference."""
     methods = {str(name): _listed(items) for name, items in predictors.items()}
@@ -307,46 +296,38 @@ def _evaluated(
         judged = test.with_trust(scores[0]) if scores else test
         for name, one in drawn.items():
             key = (f"alpha = {alpha:g}", name) if reference else (name,)
-            measured = _measured(sets[name], judged, alpha, n_bootstrap, seed)
+            measured = _measured(sets[name], judged, alpha, n_bootstrap)
             asked.setdefault(key, []).append(measured)
             if reference:
                 key = (f"size of {reference}", name)
                 if name != reference:
                     same_size = sets_of_size(one, test, float(sets[reference].sizes.mean()))
-                    measured = _measured(same_size, judged, alpha, n_bootstrap, seed)
+                    measured = _measured(same_size, judged, alpha, n_bootstrap)
                 matched.setdefault(key, []).append(measured)
     return asked | matched
 
 
 def _measured(
-    sets: PredictionSets, outputs: ModelOutputs, alpha: float, n_bootstrap: int, seed: int
+    sets: PredictionSets, outputs: ModelOutputs, alpha: float, n_bootstrap: int
 ) -> Evaluation:
     """Judge sets, whatever their own alpha, against the target 1 - alpha."""
     covered = sets.covers(outputs.labels)
     metrics = ["class"]
     metrics += ["conf_trust"] if outputs.trust is not None else []
     metrics += ["groups"] if outputs.groups else []
-    evaluation = evaluate(
-        covered,
-        outputs,
-        alpha=alpha,
-        sizes=sets.sizes,
-        metrics=metrics,
-        n_bootstrap=n_bootstrap,
-        seed=seed,
-    )
+    options: dict[str, Any] = {"metrics": metrics, "n_bootstrap": n_bootstrap}
+    evaluation = evaluate(covered, outputs, alpha=alpha, sizes=sets.sizes, **options)
     more = {"alpha": Estimate(float(np.asarray(sets.alpha)))}
     if len(outputs) >= FEWEST:
         # Without set sizes, which differ by method, among the inputs of the classifier.
-        risk = excess_risk(covered, outputs, alpha=alpha, n_permutations=0, seed=seed)
-        more |= risk.metrics
+        more |= excess_risk(covered, outputs, alpha=alpha, n_permutations=0).metrics
     return replace(evaluation, more=more)
 
 
 # ---- Tables ---------------------------------------------------------------------------------
 
 
-def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: int) -> Entry:
+def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int) -> Entry:
     """Mean over seeds; which is best is not known yet."""
     estimates = [run.metrics[column] for run in runs]
     values = np.array([item.value for item in estimates])
@@ -357,17 +338,11 @@ def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: 
     error = float(values.std(ddof=1) / np.sqrt(n))
     half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
     lower, upper = mean - half, mean + half
-    table, part, _ = split_name(column)
+    table, part = split_name(column)
     if part in _GAP_PARTS and table in runs[0].tables:
-        tables = [run.tables[table] for run in runs]
-        ends = bootstrap_gaps(
-            [(item.count, item.covered) for item in tables],
-            runs[0].alpha,
-            divisor=tables[0].divisor,
-            level=runs[0].level,
-            n_bootstrap=n_bootstrap,
-            seed=seed,
-        )
+        counts = [(run.tables[table].count, run.tables[table].covered) for run in runs]
+        divisor = runs[0].tables[table].divisor
+        ends = bootstrap_gaps(counts, runs[0].alpha, divisor, runs[0].level, n_bootstrap)
         lower, upper = ends[_GAP_PARTS.index(part)]
     return Entry(mean, error, lower, upper, floor, False, n)
 
@@ -418,7 +393,7 @@ def _columns(
 
 
 def _is_shown(name: str, shown: Mapping[str, Sequence[str]]) -> bool:
-    table, part, _ = split_name(name)
+    table, part = split_name(name)
     return part in shown.get("group" if table.startswith("group:") else table, ())
 
 

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeGuard, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeGuard, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Floats, column, floating_matrix, to_numpy
+from trustsets._arrays import Floats, column, floating_matrix
 from trustsets._blocks import for_each_block
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour, frame_of_rows
@@ -26,24 +26,18 @@ from trustsets.metrics.binning import (
 )
 from trustsets.metrics.catalogue import METRICS, markdown_table, title
 from trustsets.metrics.inference import (
-    PERCENT,
     Estimate,
     Ints,
     level_text,
-    mean_estimate,
     share_estimate,
 )
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from trustsets.predictors import Predictor
 
 
-# A sum of probabilities that differs from 1 - alpha by less is equal to it.
-_ROUNDING = 1e-9
 # Coverage of a class that is lower than the target by this much is worth another method.
 _FAR_BELOW = 0.1
 _REMEDY = (
@@ -53,7 +47,6 @@ _REMEDY = (
 _REMEDIES = {
     "trust": "trust; pass trust= to ModelOutputs, or evaluate a predictor with a trust score",
     "groups": "group columns; pass groups= to ModelOutputs",
-    "label_probabilities": "label probabilities; pass label_probabilities=",
 }
 
 
@@ -119,8 +112,7 @@ class Correlation:
 def correlate(trust: Floats, rank: Ints) -> Correlation:
     """Correlation of Trust and Rank, both of shape (n,), as in the paper's appendix C.3.
 
-    A constant input has no correlation. With infinite Trust, Spearman's correlation is
-    defined, as it needs only the order, and Pearson's is not.
+    A constant input has no correlation, and infinite Trust only that of Spearman.
     """
     undefined = (math.nan, math.nan)
     if trust.size < 3 or np.ptp(rank) == 0 or (trust == trust[0]).all():
@@ -132,46 +124,8 @@ def correlate(trust: Floats, rank: Ints) -> Correlation:
     return Correlation(*pearson, float(spearman.statistic), float(spearman.pvalue))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ConditionalSummary:
-    """Distribution over samples of the true conditional coverage c(x).
-
-    `gap` is ``100 mean |c(x) - (1 - alpha)|`` with its halves; the floor is 0, as no label is
-    drawn. `below` is the share of samples whose true coverage is under 1 - alpha.
-    """
-
-    mean: Estimate
-    gap: Estimate
-    shortfall: Estimate
-    excess: Estimate
-    below: Estimate
-
-    @classmethod
-    def of(cls, coverage: Floats, alpha: float, level: float) -> Self:
-        """Summarise the true coverage of each sample, shape (n,)."""
-        away = coverage - (1.0 - alpha)
-        away = np.where(np.abs(away) < _ROUNDING, 0.0, away)
-        return cls(
-            mean=mean_estimate(coverage, level, floor=1.0 - alpha),
-            gap=mean_estimate(PERCENT * np.abs(away), level, floor=0.0),
-            shortfall=mean_estimate(PERCENT * np.maximum(-away, 0.0), level, floor=0.0),
-            excess=mean_estimate(PERCENT * np.maximum(away, 0.0), level, floor=0.0),
-            below=share_estimate(int(np.count_nonzero(away < 0.0)), away.size, level),
-        )
-
-    @property
-    def metrics(self) -> dict[str, Estimate]:
-        """The numbers by their names in ``Evaluation.metrics``."""
-        return {f"conditional.{name}": item for name, item in vars(self).items()}
-
-
 def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floats:
-    """True coverage of each set where P(y | x) is known: its probability mass, shape (m,).
-
-    `label_probabilities` of shape (m, K) come from a simulation, or from many human labels of each
-    sample.
-    """
+    """True coverage of each set where P(y | x), of shape (m, K), is known: its mass, shape (m,)."""
     truth = floating_matrix(label_probabilities, "label_probabilities")
     if truth.shape != sets.mask.shape:
         raise InputError(
@@ -203,8 +157,8 @@ class Evaluation(PlainData):
     tables : dict of str to BinTable
         Coverage by bins: ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``,
         ``group:NAME``, ``size_strata``, and those asked for.
-    correlation, conditional : Correlation, ConditionalSummary, optional
-        Of Trust and Rank; and the true conditional coverage, where it is known.
+    correlation : Correlation, optional
+        Of Trust and Rank, where Trust is known.
     n_calibration : int, optional
         Calibration samples, where a predictor was evaluated.
     left_out : bool
@@ -224,7 +178,6 @@ class Evaluation(PlainData):
     sizes: SizeSummary
     tables: dict[str, BinTable]
     correlation: Correlation | None = None
-    conditional: ConditionalSummary | None = None
     n_calibration: int | None = None
     left_out: bool = False
     more: dict[str, Estimate] = field(default_factory=dict)
@@ -246,8 +199,7 @@ class Evaluation(PlainData):
         numbers = {"coverage": self.coverage} | self.sizes.metrics(self.level)
         for name, table in self.tables.items():
             numbers |= {f"{name}.{part}": item for part, item in table.metrics.items()}
-        for summary in (self.conditional, self.correlation):
-            numbers |= {} if summary is None else summary.metrics
+        numbers |= {} if self.correlation is None else self.correlation.metrics
         return numbers | self.more
 
     @property
@@ -271,31 +223,10 @@ class Evaluation(PlainData):
             f"{table.coverage[low]:.3f} of {table.count[low]:,} samples); {_REMEDY}"
         )
 
-    def plot(self, table: str | None = None, ax: "Axes | None" = None) -> "Axes":
-        """Draw one of the tables with matplotlib; `trustsets.plots` has more figures.
-
-        A `table` of two axes is a heatmap, others show coverage with intervals; ``"sizes"`` is the
-        distribution of set sizes. Default: the first table, on a new figure.
-        """
-        from trustsets import plots
-
-        if table == "sizes" or (table is None and not self.tables):
-            return plots.size_histogram(self, ax)
-        name = next(iter(self.tables)) if table is None else table
-        if name not in self.tables:
-            raise InputError(
-                f"table must be one of {', '.join(self.tables)} or sizes; got {name!r}."
-            )
-        if self.tables[name].is_grid:
-            return plots.coverage_heatmap(self, name, ax)
-        return plots.coverage_by_group(self, name, ax)
-
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per metric: value, interval, noise floor.
-
-        It is a frame of the package that the outputs came in, or of `flavour`.
-        """
-        return estimates_frame(self.metrics, flavour or self.flavour)
+        """One row per metric; a frame of the package that the outputs came in, or of `flavour`."""
+        rows = [{"metric": name, **vars(item)} for name, item in self.metrics.items()]
+        return frame_of_rows(rows, flavour or self.flavour, index="metric")
 
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""
@@ -318,11 +249,8 @@ def evaluate(
     sizes: Any = None,
     metrics: Sequence[str] | None = None,
     bins: Mapping[str, Partition | Binned] | None = None,
-    below: float | Sequence[float] = 0.5,
-    label_probabilities: Any = None,
     level: float = 0.95,
     n_bootstrap: int = 1000,
-    seed: int = 0,
 ) -> Evaluation:
     """Measure where prediction sets keep their coverage and where they fail.
 
@@ -339,18 +267,14 @@ def evaluate(
         Sizes of the sets, where `sets` is an array.
     metrics : sequence of str, optional
         Names in `trustsets.metrics.METRICS`: ``conf_trust``, ``conf_rank``, ``conf_frequency``,
-        ``class``, ``groups``, ``size_strata``, ``trust_rank``, ``conditional``. Default: all that
-        the data allow. Marginal coverage and sizes are always measured.
+        ``class``, ``groups``, ``size_strata``, ``trust_rank``. Default: all that the data allow.
+        Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
         Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
-    below : float or sequence of float
-        Report the share of bins covered less than this: ``metrics["class.below_0.5"]``.
-    label_probabilities : array of shape (n, K), optional
-        True P(y | x), where known, for the true conditional coverage.
-    level, n_bootstrap, seed
-        Confidence level of the intervals; resamples behind those of CovGap, and their seed.
+    level, n_bootstrap
+        Confidence level of the intervals; resamples behind those of CovGap.
 
     Examples
     --------
@@ -369,8 +293,7 @@ def evaluate(
     outputs.require_labels("evaluate")
     check_open(level=level)
     check_least(1, n_bootstrap=n_bootstrap)
-    bins, thresholds = dict(bins or {}), _check_below(below)
-    n_calibration = None
+    bins, n_calibration = dict(bins or {}), None
     if is_predictor(sets):
         n_calibration = sets.n_calibration_
         bins.setdefault("conf_frequency", FrequencyBins(sets.class_counts_))
@@ -384,31 +307,14 @@ def evaluate(
         if not np.isin(numbers, np.arange(outputs.n_classes + 1)).all():
             raise InputError(f"sizes must be whole numbers from 0 to {outputs.n_classes}.")
         set_sizes = numbers.astype(np.int64)
-    names = _chosen(metrics, bins, outputs, label_probabilities)
+    names = _chosen(metrics, bins, outputs)
     tables: dict[str, BinTable] = {}
     for name, binned in _divide(names, bins, outputs, set_sizes).items():
-        tables[name] = tabulate(
-            name,
-            binned,
-            covered,
-            set_sizes,
-            alpha,
-            # As in the paper, the gap over classes is divided by K, whether all occur or not.
-            divisor=outputs.n_classes if name == "class" else None,
-            below=thresholds,
-            level=level,
-            n_bootstrap=n_bootstrap,
-            seed=seed,
-            flavour=outputs.flavour,
-        )
-    correlation = conditional = None
+        table = tabulate(name, binned, covered, set_sizes, alpha, level, n_bootstrap)
+        tables[name] = replace(table, flavour=outputs.flavour)
+    correlation = None
     if "trust_rank" in names:
         correlation = correlate(outputs.require_trust("trust_rank"), label_ranks(outputs))
-    if "conditional" in names:
-        if not isinstance(sets, PredictionSets):
-            raise InputError("label_probabilities needs sets, not only which samples are covered.")
-        mass = conditional_coverage(sets, label_probabilities)
-        conditional = ConditionalSummary.of(mass, alpha, level)
     return Evaluation(
         alpha=alpha,
         level=level,
@@ -418,7 +324,6 @@ def evaluate(
         sizes=summarise_sizes(set_sizes, outputs.n_classes),
         tables=tables,
         correlation=correlation,
-        conditional=conditional,
         n_calibration=n_calibration,
         covered=covered,
         set_sizes=set_sizes,
@@ -438,14 +343,11 @@ def outcomes_of(
     if not isinstance(sets, PredictionSets):
         if not hasattr(sets, "__array__") and not isinstance(sets, list | tuple):
             raise InputError(
-                "sets must be PredictionSets, such as predictor.predict_set(outputs), or say of "
-                f"each sample whether its set contains the true class; got {type(sets).__name__}."
+                "sets must be PredictionSets, or say of each sample whether its set contains the "
+                f"true class; got {type(sets).__name__}."
             )
         if alpha is None or not 0.0 < alpha < 1.0:
-            raise InputError(
-                "alpha must be given with a coverage vector, strictly between 0 and 1; "
-                f"got {alpha}."
-            )
+            raise InputError(f"alpha must be given with a coverage vector, in (0, 1); got {alpha}.")
         hits = column(sets, "sets", len(outputs))
         if hits.dtype.kind not in "biuf" or not np.isin(hits, (0, 1)).all():
             raise InputError("sets must be PredictionSets, or True or False for each sample.")
@@ -453,10 +355,7 @@ def outcomes_of(
     if alpha is not None:
         raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
     if isinstance(sets.alpha, np.ndarray):
-        raise InputError(
-            "sets must be at one alpha, and each of these has its own; compare "
-            "sets.covers(labels) with 1 - sets.alpha."
-        )
+        raise InputError("sets must be at one alpha, and each of these has its own.")
     if not isinstance(sets.alpha, float):
         raise InputError(
             f"sets must be at one alpha, not {sets.alpha}; choose one with sets.at(alpha)."
@@ -468,10 +367,7 @@ def outcomes_of(
             f"{len(outputs)} samples."
         )
     if not np.array_equal(sets.classes, outputs.classes):
-        raise InputError(
-            "sets and outputs name other classes, or order them otherwise; pass the same classes= "
-            "to both."
-        )
+        raise InputError("sets and outputs name other classes; pass the same classes= to both.")
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
@@ -481,10 +377,7 @@ def is_predictor(value: Any) -> "TypeGuard[Predictor]":
 
 
 def _chosen(
-    metrics: Sequence[str] | None,
-    bins: Mapping[str, Any],
-    outputs: ModelOutputs,
-    label_probabilities: Any,
+    metrics: Sequence[str] | None, bins: Mapping[str, Any], outputs: ModelOutputs
 ) -> list[str]:
     """Metrics to compute: those named, which must be possible, or all possible ones."""
     if isinstance(metrics, str):
@@ -492,12 +385,7 @@ def _chosen(
     for name in metrics or ():
         if name not in METRICS:
             raise InputError(f"metrics holds {name!r}, which is none of {', '.join(METRICS)}.")
-    there = {
-        "": True,
-        "trust": outputs.trust is not None,
-        "groups": bool(outputs.groups),
-        "label_probabilities": label_probabilities is not None,
-    }
+    there = {"": True, "trust": outputs.trust is not None, "groups": bool(outputs.groups)}
     chosen = []
     for name, metric in METRICS.items():
         # Bins that the user gave name what they need themselves.
@@ -536,16 +424,3 @@ def _binned(name: str, partition: Partition | Binned, outputs: ModelOutputs) -> 
     if isinstance(partition, Binned):
         return partition
     return bin_samples(partition, outputs, f"bins[{name!r}]")
-
-
-def _check_below(below: float | Sequence[float]) -> tuple[float, ...]:
-    shares = tuple(to_numpy(below, "below").ravel().tolist())
-    if not all(isinstance(least, int | float) and 0.0 < least <= 1.0 for least in shares):
-        raise InputError(f"below must be shares above 0 and up to 1; got {shares}.")
-    return shares
-
-
-def estimates_frame(metrics: Mapping[str, Estimate], flavour: Flavour | None) -> Any:
-    """One row per number: value, interval, noise floor."""
-    rows = [{"metric": name, **vars(item)} for name, item in metrics.items()]
-    return frame_of_rows(rows, flavour, index="metric")

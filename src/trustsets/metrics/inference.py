@@ -23,6 +23,9 @@ Ints = NDArray[np.int64]
 PERCENT = 100.0
 # Rounding in a share times a count.
 _ROUNDING = 1e-9
+# Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+_TAIL = 1e-17
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,8 @@ def rms_gap(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
 
     CovGap of few samples is too large: at a true coverage of 0.8 in bins of 20 samples it is 10.8
     on average, not 10. The square of a gap can be estimated without bias: k covered samples of n
-    give ``(k/n - (1 - alpha))^2 - k (n - k) / (n^2 (n - 1))``, whose expectation is ``(c - (1 -
-    alpha))^2`` for every true coverage c. The value is the root of the mean over bins with two
-    samples or more, 0 where that is negative. The interval is the normal one of the mean square.
+    give ``(k/n - (1 - alpha))^2 - k (n - k) / (n^2 (n - 1))``. The value is the root of the mean
+    over bins with two samples or more, 0 where that is negative.
 
     Examples
     --------
@@ -188,8 +190,7 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
     """Mean of the coverages of B non-empty bins, each counted once whatever its size.
 
     The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
-    one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``. In
-    bins of few samples with coverage above 0.7 this makes the interval wider than necessary.
+    one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``.
     """
     variance = _smoothed(count, covered) * (1.0 - _smoothed(count, covered)) / count
     return _mean_over_bins(covered / count, variance, level, 1.0 - alpha)
@@ -249,39 +250,6 @@ def holm(p_values: Floats) -> Floats:
     return adjusted
 
 
-@dataclass(frozen=True, eq=False)
-class GuaranteeCheck:
-    """Whether coverage is as low as a valid guarantee hardly ever gives, for each of B parts.
-
-    Attributes
-    ----------
-    p_value, adjusted : arrays of shape (B,)
-        Probability that so few test samples are covered although the guarantee holds, over
-        calibration draws and test samples; and the same with Holm's correction.
-    coverage, lower, upper : arrays of shape (B,)
-        What *this* predictor covers, with the exact interval over test samples alone.
-    significance : float
-        Largest probability of calling any valid guarantee violated.
-    """
-
-    p_value: Floats
-    adjusted: Floats
-    coverage: Floats
-    lower: Floats
-    upper: Floats
-    significance: float
-
-    @property
-    def violated(self) -> NDArray[np.bool_]:
-        """Parts whose guarantee is implausible, shape (B,)."""
-        return self.adjusted <= self.significance
-
-    @property
-    def is_plausible(self) -> bool:
-        """Whether the data agree with the guarantee of every part."""
-        return not self.violated.any()
-
-
 def check_guarantee(
     covered: Any,
     count: Any,
@@ -289,9 +257,11 @@ def check_guarantee(
     alpha: float,
     *,
     n_functions: int | None = None,
-    significance: float = 0.05,
-) -> GuaranteeCheck:
-    """Test whether a guarantee of coverage 1 - alpha agrees with the test samples.
+) -> Floats:
+    """Probability of so few covered test samples, or fewer, although coverage is guaranteed.
+
+    It is over calibration draws and test samples. Small p-values mean that the guarantee does not
+    agree with the test samples; `holm` corrects those of several groups or classes.
 
     Parameters
     ----------
@@ -305,79 +275,91 @@ def check_guarantee(
     n_functions : int, optional
         Basis functions of a `ConditionalConformal`; None for split conformal thresholds
         (`StandardConformal`, the cells and classes of `MondrianConformal`).
-    significance : float
-        Largest probability of finding any violation where all guarantees hold.
 
     Notes
     -----
     With continuous scores and exchangeable samples, the coverage of a split conformal threshold
     given n calibration samples has the law Beta(n + 1 - l, l), ``l = floor((n + 1) alpha)``, and
     the number of covered ones among m test samples is beta-binomial; with ties it is stochastically
-    larger. The p-value is the lower tail of this law. For p basis functions the law is Beta with
-    mean 1 - alpha and n - p effective samples, an approximation on the cautious side.
-
-    Leave-one-out coverage of calibration samples is fixed by construction and says nothing here.
+    larger. For p basis functions the law is Beta with mean 1 - alpha and n - p effective samples,
+    an approximation on the cautious side.
 
     Examples
     --------
-    >>> check = check_guarantee(875, 1000, n_calibration=500, alpha=0.1)
-    >>> check.is_plausible, bool(check.upper[0] < 0.9), check.p_value.round(3)
-    (True, True, array([0.072]))
-    >>> check_guarantee([900, 400], [1000, 500], [500, 300], alpha=0.1).violated
+    >>> check_guarantee(875, 1000, n_calibration=500, alpha=0.1).round(3)
+    array([0.072])
+    >>> holm(check_guarantee([900, 400], [1000, 500], [500, 300], alpha=0.1)) <= 0.05
     array([False,  True])
     """
     k, m, n = np.broadcast_arrays(*map(np.atleast_1d, (covered, count, n_calibration)))
-    laws = [_coverage_law(int(size), alpha, n_functions) for size in n]
-    p_value = np.array(
-        [_beta_binomial_cdf(int(x), int(y), *law) for x, y, law in zip(k, m, laws, strict=True)]
+    return np.array(
+        [
+            _p_value(hits, total, _miss_law(size, alpha, n_functions))
+            for hits, total, size in zip(k.tolist(), m.tolist(), n.tolist(), strict=True)
+        ]
     )
-    lower, upper = binomial_interval(k, m, 1.0 - significance)
-    share = np.where(m > 0, k / np.maximum(m, 1), math.nan)
-    return GuaranteeCheck(p_value, holm(p_value), share, lower, upper, significance)
 
 
-def _coverage_law(n: int, alpha: float, n_functions: int | None) -> tuple[float, float]:
-    """Parameters of the Beta law of coverage over calibration draws; (1, 0) where it is 1."""
+def _miss_law(n: int, alpha: float, n_functions: int | None) -> tuple[float, float]:
+    """Parameters of the Beta law of the miss rate over calibration draws; the first 0 for none."""
     if n_functions is not None:
         effective = max(n - n_functions, 1)
-        return (1.0 - alpha) * effective, alpha * effective
+        return alpha * effective, (1.0 - alpha) * effective
     rank = conformal_rank(n, alpha)
-    return float(rank), float(n + 1 - rank)
+    return float(n + 1 - rank), float(rank)
 
 
-def _beta_binomial_cdf(covered: int, count: int, a: float, b: float) -> float:
-    """P(X <= covered) where X ~ Binomial(count, C) and C ~ Beta(a, b); b = 0 means C = 1."""
+def _p_value(covered: int, count: int, law: tuple[float, float]) -> float:
+    """Probability of so few covered samples or fewer."""
     if covered >= count:
         return 1.0
-    if b == 0.0:
-        return 0.0
-    # The sum has at most `count` terms; differences of large logarithms lose eight digits at most.
-    x = np.arange(covered + 1, dtype=np.float64)
-    log_choose = -np.log(count + 1.0) - special.betaln(x + 1.0, count - x + 1.0)
-    log_mass = log_choose + special.betaln(x + a, count - x + b) - special.betaln(a, b)
-    return float(min(np.exp(log_mass).sum(), 1.0))
+    return missed_at_least(count - covered, count, *law) if law[0] > 0.0 else 0.0
+
+
+def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
+    """Probability that a predictor misses so many of the samples, if its miss rate is Beta(a, b).
+
+    A binomial number reaches t exactly if a variable with law Beta(t, m - t + 1) is at most its
+    probability, so this is P(B <= A) for two independent Beta variables. It is integrated over
+    the narrower of the two, on which the distribution function of the other varies slowly. The
+    sum of the Beta-binomial law has as many terms as there are misses.
+    """
+    other = (misses, samples - misses + 1.0)
+    # Densities of parameters below 1 have a pole.
+    if a + b >= samples + 1.0 and min(a, b) >= 1.0:
+        x, weights = _quadrature(a, b)
+        return float(weights @ special.betainc(*other, x))
+    x, weights = _quadrature(*other)
+    return float(weights @ special.betaincc(a, b, x))
+
+
+def _quadrature(a: float, b: float) -> tuple[Floats, Floats]:
+    """Nodes and weights with which means over a Beta law are sums."""
+    low, high = special.betaincinv(a, b, _TAIL), special.betainccinv(a, b, _TAIL)
+    x = (low + high) / 2.0 + (high - low) / 2.0 * _NODES
+    # The density relative to that at the mean: its logarithm itself would lose all digits where
+    # a and b are large.
+    mean = a / (a + b)
+    log_density = special.xlog1py(a - 1.0, (x - mean) / mean)
+    log_density += special.xlog1py(b - 1.0, (mean - x) / (1.0 - mean))
+    weights = _WEIGHTS * np.exp(log_density - log_density.max())
+    return x, weights / weights.sum()
 
 
 def bootstrap_gaps(
     tables: Sequence[tuple[Ints, Ints]],
     alpha: float,
-    *,
-    divisor: int | None = None,
-    level: float = 0.95,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
+    divisor: int | None,
+    level: float,
+    n_bootstrap: int,
 ) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
     """Intervals of CovGap, shortfall and excess, the mean over seeds if there are several.
 
-    `tables` has a pair (count, covered) of shape (B,) for each seed. Resampling samples with
-    replacement in fixed bins makes the covered and uncovered counts multinomial, so the counts
-    are drawn directly. With several seeds, the seeds are resampled too.
-
-    A resample is noisier than the sample, so the percentile interval is shifted until the mean of
-    the resamples equals the estimate. It is an interval for the *expected CovGap at these bin
-    sizes*, whose value for a perfect method is the noise floor.
+    `tables` has a pair (count, covered) of shape (B,) for each seed. With several seeds, the seeds
+    are resampled too. It is an interval for the *expected CovGap at these bin sizes*, whose value
+    for a perfect method is the noise floor.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = np.stack([_resample(rng, *table, alpha, divisor, n_bootstrap) for table in tables])
     if len(tables) > 1:
         which = rng.integers(len(tables), size=(len(tables), n_bootstrap))
@@ -387,6 +369,7 @@ def bootstrap_gaps(
     halves = [np.stack(gap_halves(*table, alpha, divisor)) for table in tables]
     estimates = _with_sum(np.mean(halves, axis=0))
     tail = (1.0 - level) / 2.0
+    # A resample is noisier than the sample: shift the mean of the resamples to the estimate.
     ends = np.quantile(resamples, [tail, 1.0 - tail], axis=0)
     ends = np.maximum(ends - resamples.mean(axis=0) + estimates, 0.0)
     gap, shortfall, excess = ((float(low), float(high)) for low, high in ends.T)
@@ -404,6 +387,7 @@ def _resample(
     """Shortfall and excess of resampled samples, shape (n_bootstrap, 2)."""
     occupied = count > 0
     n, k = count[occupied], covered[occupied]
+    # Resampled samples in fixed bins have multinomial counts.
     sizes = rng.multinomial(int(n.sum()), n / n.sum(), size=n_bootstrap)
     hits = rng.binomial(sizes, k / n)
     return np.stack(gap_halves(sizes, hits, alpha, divisor), axis=-1)

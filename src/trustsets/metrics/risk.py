@@ -1,26 +1,39 @@
-"""Excess risk of the target coverage (ERT; Braun, Holzmueller, Jordan and Bach 2025)."""
+"""Excess risk of the target coverage (ERT; Braun, Holzmueller, Jordan and Bach 2025).
+
+Also the columns that it and `trustsets.auditing.find_regions` explain coverage by.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Floats
+from trustsets._arrays import Codes, Floats, texts_of
 from trustsets._checks import check_least, check_open
-from trustsets._frames import Flavour
 from trustsets._plain import LOCAL, PlainData
 from trustsets._progress import progress_bar
+from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
-from trustsets.metrics.covariates import Covariate, covariates, names_of
-from trustsets.metrics.evaluation import estimates_frame, outcomes_of
-from trustsets.metrics.inference import Estimate, level_text, mean_estimate, share_estimate
+from trustsets.metrics.evaluation import outcomes_of
+from trustsets.metrics.inference import Estimate, mean_estimate
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
+from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 
+_STATISTICS: dict[str, Statistic] = {
+    "confidence": Confidence(),
+    "trust": Trust(),
+    "entropy": Entropy(),
+    "margin": Margin(),
+}
+_KINDS = (*_STATISTICS, "sizes", "groups", "predicted", "classes", "components")
+# A principal component with less than this share of the spread of the first is rounding.
+_NO_SPREAD = 1e-9
 DEFAULT_KINDS = ("confidence", "trust", "entropy", "margin", "sizes", "groups", "components")
+_COMPONENTS = 10
 _FOLDS = 5
 FEWEST = 50
 # Small trees and small steps: a classifier that fits noise less finds more of the excess risk
@@ -28,6 +41,20 @@ FEWEST = 50
 BOOSTING = {"max_iter": 100, "max_leaf_nodes": 8, "learning_rate": 0.05}
 # scikit-learn's histograms hold at most this many categories.
 _MOST_CATEGORIES = 255
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Covariate:
+    """One column: its name, the kind it belongs to, and a number per sample, shape (n,).
+
+    For categories the numbers are positions in `levels`.
+    """
+
+    name: str
+    kind: str
+    values: Floats
+    levels: tuple[str, ...] = ()
 
 
 @final
@@ -40,8 +67,6 @@ class ExcessRisk(PlainData):
     total, under, over : Estimate
         L1 excess risk, and its halves by samples whose coverage is predicted to be below and
         above 1 - alpha. Noise floors are means over permuted outcomes.
-    flagged, flagged_coverage : Estimate
-        Share of the samples predicted to be below 1 - alpha, and their coverage.
     p_value : float
         Exact p-value of the hypothesis that misses do not depend on the inputs.
     inputs, predicted : tuple of str, array of shape (n,)
@@ -54,8 +79,6 @@ class ExcessRisk(PlainData):
     total: Estimate
     under: Estimate
     over: Estimate
-    flagged: Estimate
-    flagged_coverage: Estimate
     p_value: float
     n_permutations: int
     inputs: tuple[str, ...]
@@ -64,34 +87,7 @@ class ExcessRisk(PlainData):
     @property
     def metrics(self) -> dict[str, Estimate]:
         """The numbers by name."""
-        names = ("total", "under", "over", "flagged", "flagged_coverage")
-        return {f"excess_risk.{name}": getattr(self, name) for name in names}
-
-    def summary(self) -> str:
-        """The result in plain words."""
-        under, flagged = self.under, self.flagged_coverage
-        text = (
-            f"From {', '.join(self.inputs)}, a classifier predicts which sets miss the true class. "
-            f"It expects less than {1.0 - self.alpha:.4g} coverage for {self.flagged.value:.1%} of "
-            "the samples"
-        )
-        if self.flagged.value > 0.0:
-            text += f", and {flagged.value:.1%} of their sets contain the true class"
-        text += (
-            f". Averaged over all samples, the estimated shortfall of coverage is "
-            f"{under.value:.2f} points ({level_text(self.level)} interval {under.lower:.2f} to "
-            f"{under.upper:.2f}); a better classifier may find more."
-        )
-        if self.n_permutations:
-            text += (
-                f" Misses that do not depend on the samples would give {under.floor:.2f} "
-                f"(p = {self.p_value:.3g})."
-            )
-        return text
-
-    def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per number: value, interval, noise floor."""
-        return estimates_frame(self.metrics, flavour)
+        return {f"excess_risk.{name}": getattr(self, name) for name in ("total", "under", "over")}
 
 
 def excess_risk(
@@ -100,7 +96,6 @@ def excess_risk(
     *,
     alpha: float | None = None,
     by: Sequence[str] | None = None,
-    n_components: int = 10,
     n_permutations: int = 19,
     level: float = 0.95,
     seed: int = 0,
@@ -112,15 +107,13 @@ def excess_risk(
     sets : PredictionSets, or bool array of shape (n,)
         Sets of n samples at one alpha, or whether each set contains the true class.
     outputs : ModelOutputs
-        The same samples; with trust, with features for principal components, groups for groups.
+        The same samples, with trust, features and groups where they are known.
     alpha : float, optional
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
         What the classifier sees, among the names in `find_regions`. Default: all that the data
-        allow but the predicted and the true class. The true class is not known when predicting;
-        with it, class-conditional coverage is measured too.
-    n_components : int
-        Principal components of the features that the classifier sees.
+        allow but the predicted and the true class; with the true class, class-conditional
+        coverage is measured too.
     n_permutations : int
         Permuted outcomes behind the noise floor and the p-value; 0 for neither.
     level, seed
@@ -135,8 +128,7 @@ def excess_risk(
 
     and ``over`` likewise with the signs turned around; ``total`` is their sum. The expectation of
     ``under`` is at most the true shortfall, the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid
-    x))`, and equals it for the right h. Intervals are normal ones of these means, for the
-    classifier as fitted: the lower end is a cautious bound of the true shortfall.
+    x))`, so the lower end of its interval is a cautious bound of the true shortfall.
 
     Examples
     --------
@@ -154,7 +146,7 @@ def excess_risk(
         raise InputError(f"excess_risk needs at least {FEWEST} samples; got {n}.")
     check_least(0, n_permutations=n_permutations)
     check_open(level=level)
-    columns = covariates(outputs, sizes, by, DEFAULT_KINDS, n_components, np.arange(n))
+    columns = covariates(outputs, sizes, by, DEFAULT_KINDS, _COMPONENTS, np.arange(n))
     folds = np.random.default_rng(seed).permutation(n) % _FOLDS
     predicted = _cross_fitted(columns, covered, folds)
     under, over = _halves(predicted, covered, target)
@@ -167,7 +159,6 @@ def excess_risk(
         # rounding of their sums.
         reached = int(np.count_nonzero(means[:, 0] >= under.mean() - 1e-9))
         p_value = (1 + reached) / (1 + n_permutations)
-    below = predicted < target
     return ExcessRisk(
         alpha=alpha,
         level=level,
@@ -175,8 +166,6 @@ def excess_risk(
         total=mean_estimate(under + over, level, sum(floors)),
         under=mean_estimate(under, level, floors[0]),
         over=mean_estimate(over, level, floors[1]),
-        flagged=share_estimate(int(below.sum()), below.size, level),
-        flagged_coverage=share_estimate(int(covered[below].sum()), int(below.sum()), level, target),
         p_value=p_value,
         n_permutations=n_permutations,
         inputs=names_of(columns),
@@ -247,3 +236,97 @@ def _permuted(
             means[turn] = [half.mean() for half in _halves(predicted, shuffled, target)]
             advance(1)
     return means
+
+
+# ---- Columns that coverage is explained by ------------------------------------------------------
+
+
+def covariates(
+    outputs: ModelOutputs,
+    sizes: Codes | None,
+    by: Sequence[str] | None,
+    default: Sequence[str],
+    n_components: int,
+    learn: Codes,
+) -> list[Covariate]:
+    """Columns of the kinds in `by`, or of those among `default` that the data allow.
+
+    Principal components are learned from the samples `learn`.
+    """
+    if isinstance(by, str):
+        raise InputError(f"by must be a sequence of names; write by=({by!r},).")
+    lacking = {
+        "trust": "" if outputs.trust is not None else "trust; pass trust= to ModelOutputs",
+        "sizes": "" if sizes is not None else "PredictionSets",
+        "groups": "" if outputs.groups else "group columns; pass groups= to ModelOutputs",
+        "classes": "" if outputs.codes is not None else "labels; pass labels= to ModelOutputs",
+    }
+    if outputs.features is None:
+        lacking["components"] = "features; pass features= to ModelOutputs"
+    columns: list[Covariate] = []
+    for kind in default if by is None else by:
+        if kind not in _KINDS:
+            raise InputError(f"by holds {kind!r}, which is none of {', '.join(_KINDS)}.")
+        missing = lacking.get(kind, "")
+        if missing and by is not None:
+            raise InputError(f"by asks for {kind!r}, which needs {missing}.")
+        if not missing:
+            columns += _columns(kind, outputs, sizes, n_components, learn)
+    if not columns:
+        raise InputError("by must name at least one kind of column.")
+    return columns
+
+
+def _columns(
+    kind: str, outputs: ModelOutputs, sizes: Codes | None, n_components: int, learn: Codes
+) -> list[Covariate]:
+    """Columns of one kind, for which nothing is missing."""
+    if kind in _STATISTICS:
+        return [Covariate(kind, kind, _STATISTICS[kind].measure(outputs))]
+    if kind == "sizes":
+        return [Covariate("set size", kind, np.asarray(sizes, dtype=np.float64))]
+    if kind == "groups":
+        return [_categories(name, texts_of(values)) for name, values in outputs.groups.items()]
+    if kind == "components":
+        return _components(outputs, n_components, learn)
+    levels = tuple(texts_of(outputs.classes))
+    if kind == "predicted":
+        codes = outputs.predicted_codes
+        return [Covariate("predicted class", kind, codes.astype(np.float64), levels)]
+    codes = outputs.require_labels("the true class")
+    return [Covariate("true class", kind, codes.astype(np.float64), levels)]
+
+
+def _categories(name: str, texts: list[str]) -> Covariate:
+    levels = tuple(sorted(set(texts)))
+    codes = {level: float(code) for code, level in enumerate(levels)}
+    return Covariate(name, "groups", np.array([codes[text] for text in texts]), levels)
+
+
+def _components(outputs: ModelOutputs, count: int, learn: Codes) -> list[Covariate]:
+    """Leading principal components, learned from some samples and computed for all."""
+    assert outputs.features is not None  # checked by `covariates`
+    learned = outputs.features[learn]
+    count = min(count, *learned.shape)
+    if count < 1 or (learned == learned[0]).all():
+        return []
+    basis = PrincipalComponents(count).fit(outputs.take(learn))
+    scores = basis.design(outputs)[:, 1:]
+    spread = np.abs(scores[learn]).max(axis=0)
+    return [
+        Covariate(f"principal component {number + 1}", "components", scores[:, number])
+        for number in np.flatnonzero(spread > _NO_SPREAD * spread[0]).tolist()
+    ]
+
+
+def restrict(columns: Sequence[Covariate], rows: Codes) -> list[Covariate]:
+    """The same columns of some of the samples."""
+    return [replace(item, values=item.values[rows]) for item in columns]
+
+
+def names_of(columns: Sequence[Covariate]) -> tuple[str, ...]:
+    """Names of the columns for a sentence; principal components count as one."""
+    names = [item.name for item in columns if item.kind != "components"]
+    if any(item.kind == "components" for item in columns):
+        names.append("principal components of the features")
+    return tuple(names)

@@ -1,7 +1,6 @@
 """Exact nearest-neighbour distances to a query's own class and to the nearest other class.
 
-- `points`: the reference points, grouped by class, and what a search returns;
-- `sketch`: lower bounds by projection, with the proof of their rounding;
+- `sketch`: points grouped by class, and lower bounds of distances with their proof;
 - `cpu`: the search on the CPU (numba);
 - `gpu`: the same search in torch, on a GPU or not.
 
@@ -10,50 +9,33 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from trustsets._arrays import Floats
-from trustsets._progress import Advance
 from trustsets.errors import InputError
-from trustsets.neighbours.points import (
-    ClassDistances,
+from trustsets.neighbours.sketch import (
+    BLOCK_ROWS,
+    HEADS,
     ClassPoints,
-    Counts,
     FloatArray,
     IndexArray,
     Queries,
-    row_scales,
-    row_squares,
+    Sketch,
 )
-from trustsets.neighbours.sketch import HEADS, Sketch, build_sketch
+
+if TYPE_CHECKING:
+    from trustsets.neighbours.cpu import ExactSearch
+    from trustsets.neighbours.gpu import TorchSearch
 
 __all__ = [
+    "BLOCK_ROWS",
     "HEADS",
-    "ClassDistances",
     "ClassPoints",
     "FloatArray",
     "IndexArray",
     "Queries",
-    "Search",
     "Sketch",
-    "build_sketch",
     "make_search",
-    "row_scales",
-    "row_squares",
 ]
-
-
-class Search(Protocol):
-    """Distances from queries to the classes of some points."""
-
-    sketch: Sketch
-    counts: Counts
-
-    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
-        """Distances to the own and the nearest other class."""
-
-    def own_distances(self, queries: Queries) -> Floats:
-        """Distances to the own class."""
 
 
 def make_search(
@@ -63,7 +45,7 @@ def make_search(
     *,
     sketch: Sketch | None = None,
     memory: int | None = None,
-) -> Search:
+) -> ExactSearch | TorchSearch:
     """Make the search of some points on a device.
 
     Parameters
@@ -76,7 +58,7 @@ def make_search(
         ``"cpu"``, or a torch device such as ``"cuda"``; ``"torch:cpu"`` runs the torch search on
         the CPU.
     sketch : Sketch, optional
-        By default `build_sketch` chooses one from the points. It changes the speed alone.
+        By default one is chosen from the points. It changes the speed alone.
     memory : int, optional
         Bytes of working memory besides the points, their sketches and the results.
     """

@@ -6,11 +6,9 @@ where the compiled kernels at the end of this file read it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float32, float64, int32
@@ -21,15 +19,18 @@ from trustsets._arrays import Floats, read_only
 from trustsets._blocks import available_cores
 from trustsets._progress import Advance
 from trustsets.engine.compiled import entry, inner
-from trustsets.neighbours.points import (
+from trustsets.neighbours.sketch import (
     BLOCK_ROWS,
+    FAR,
+    UNIT32,
     ClassDistances,
     ClassPoints,
-    Counts,
     IndexArray,
     Queries,
+    Sketch,
+    build_sketch,
+    sample_rows,
 )
-from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
 
 # Bytes a search may use beyond the points, their sketches and its results, whatever n is.
 WORKING_MEMORY = 256 * 2**20
@@ -50,29 +51,22 @@ CHUNK = 64
 STRIDE = 32
 # Rounding of a threshold to float32 must never lower it.
 ROUND_UP = 2.0**-22
-UNIT32 = 2.0**-24
-
-# The `state` of `examine`: best, best_class, nearest, current.
-_State = tuple[Floats, IndexArray, Floats, IndexArray]
 
 
-@dataclass
-class _Block:
-    """Queries that one thread works on, with the arguments that the kernels describe."""
+class _Block(NamedTuple):
+    """Queries that one thread works on; `scan` describes the arguments `queries` and `counts`."""
 
     own_class: IndexArray
     head: NDArray[np.float32]
     queries: tuple[Floats, NDArray[np.float32], Floats]
-    reference: tuple[NDArray[Any], ...]
     products: NDArray[np.float32]
-    pairs: NDArray[np.int32]
-    counts: Counts
+    counts: IndexArray
 
 
 class ExactSearch:
-    """Exact distances from queries to the classes of some points.
+    """Exact distances from queries to the classes of some points; see `make_search`.
 
-    The parameters are those of `make_search`; `memory` is `WORKING_MEMORY` by default.
+    `counts` are the pairs asked for, those that the bounds left, and full distances computed.
     """
 
     def __init__(
@@ -82,191 +76,162 @@ class ExactSearch:
         sketch: Sketch | None = None,
         memory: int | None = None,
     ) -> None:
-        self.points = points
-        self.sketch = build_sketch(points, neighbour=neighbour) if sketch is None else sketch
+        if sketch is None:
+            chosen = sample_rows(len(points.features))
+            codes = points.codes[chosen]
+            sketch = build_sketch(points.rows(chosen), codes, neighbour=neighbour)
+        self.sketch = sketch
         self.memory = WORKING_MEMORY if memory is None else memory
-        self.counts = Counts()
-        self._needed = np.minimum(points.sizes, neighbour)
-        self._codes = points.codes
-        self._project_points()
+        self.counts = np.zeros(3, np.int64)
+        rest = self._project(points)
+        needed = np.minimum(points.sizes, neighbour)
+        self._starts, self._most = points.starts, int(needed.max())
+        reference = (points.features, points.scale, rest, points.codes, needed)
+        self._reference = tuple(map(read_only, reference))
 
-    def _project_points(self) -> None:
-        total = len(self.points.features)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # Pickle forgets that arrays are read-only, which the compiled code is made for.
+        self._reference = tuple(map(read_only, self._reference))
+
+    def _project(self, points: ClassPoints) -> NDArray[np.float32]:
+        """Set the heads and centres of the points; return the rest of their sketches."""
+        total = len(points.features)
         self._head = np.empty((total, self.sketch.head + 2), np.float32)
-        beyond = self.sketch.directions - self.sketch.head
-        self._rest = np.empty((total, beyond + 2), np.float32)
+        rest = np.empty((total, self.sketch.directions - self.sketch.head + 2), np.float32)
         self._radius = 0.0
         for start in range(0, total, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            projection = self.sketch.project(self.points.rows(block))
-            self._rest[block] = projection.rest
-            self._head[block, :-1] = -2.0 * projection.head
+            projection = self.sketch.project(points.rows(block))
+            rest[block] = projection.rest
+            self._head[block] = -2.0 * projection.head
             self._head[block, -1] = projection.square
             self._radius = max(self._radius, float(projection.norm.max()))
         if self._radius > FAR:  # an outlier that the choice of the sketch did not see
             self.sketch = self.sketch.widened(self._radius)
-            self._project_points()
-            return
+            return self._project(points)
         # The sketch of a class: the mean of its sketches, good enough to guess a near class.
-        sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
-        self._centres = (sums / (-2.0 * self.points.sizes[:, None])).astype(np.float32)
+        sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), points.starts[:-1])
+        centres = (sums / points.sizes[:, None]).astype(np.float32)
+        norms = 0.25 * np.einsum("ij,ij->i", centres, centres)
+        self._centres = np.column_stack([centres, norms])
+        return rest
 
-    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
-        """Distances of all queries; `advance` is told how many are done, for a progress bar."""
-        total = len(queries.own_class)
-        own_distance, other_distance = np.empty(total), np.empty(total)
-        other_class = np.empty(total, np.int64)
+    def distances(
+        self, queries: Queries, advance: Advance | None = None, *, own_only: bool = False
+    ) -> ClassDistances:
+        """Distances to the own and, unless `own_only`, to the nearest other class.
 
-        def work(rows: IndexArray, block: _Block) -> None:
-            own_distance[rows] = self._own(block)
-            other_distance[rows], other_class[rows] = self._other(block)
+        `advance` is told how many queries are done, for a progress bar.
+        """
+        result = ClassDistances.none(len(queries.own_class))
 
-        self._in_blocks(work, queries, advance)
-        return ClassDistances(own_distance, other_distance, other_class)
-
-    def own_distances(self, queries: Queries) -> Floats:
-        """Distance to the own class alone; infinite without one."""
-        own_distance = np.empty(len(queries.own_class))
-
-        def work(rows: IndexArray, block: _Block) -> None:
-            own_distance[rows] = self._own(block)
-
-        self._in_blocks(work, queries)
-        return own_distance
-
-    def _in_blocks(
-        self,
-        work: Callable[[IndexArray, _Block], None],
-        queries: Queries,
-        advance: Advance | None = None,
-    ) -> None:
-        """Call `work` with the numbers of some queries and their block, in threads."""
-        threads = available_cores()  # of the process that searches, not of the one that fitted
-        size = self._block_size(len(queries.own_class), threads)
-        # Queries of one class are read together.
-        order = np.argsort(queries.own_class, kind="stable")
-        parts = [order[start : start + size] for start in range(0, len(order), size)]
-        counts = [Counts() for _ in parts]
-
-        def run(rows: IndexArray, count: Counts) -> int:
-            work(rows, self._block(queries, rows, count))
-            return len(rows)
+        def run(rows: IndexArray) -> IndexArray:
+            # OpenBLAS's float32 matrix-vector kernel also multiplies lanes that it never set: a
+            # signalling NaN in them raises the flag although no result depends on it.
+            with np.errstate(invalid="ignore"):
+                block = self._block(queries, rows)
+                result.own_distance[rows] = self._nearest(block, block.own_class)[0]
+                if not own_only:
+                    guess = self._guess(block)
+                    nearest = self._nearest(block, guess, everywhere=True)
+                    result.other_distance[rows], result.other_class[rows] = nearest
+            return block.counts
 
         # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
         with _blas().limit(limits=1):
-            for done in _in_threads(run, parts, counts, threads):
-                if advance is not None:
-                    advance(done)
-        self.counts.pairs += len(queries.own_class) * len(self._codes)
-        self.counts.survivors += sum(count.survivors for count in counts)
-        self.counts.direct += sum(count.direct for count in counts)
+            # Queries of one class are read together.
+            order = np.argsort(queries.own_class, kind="stable")
+            if len(order) <= min(self._room(1), TILE_QUERIES):
+                self.counts = self.counts + run(
+                    order
+                )  # without a thread, whose start takes as long
+                return result
+            threads = available_cores()  # of the process that searches, not of the one that fitted
+            # Each thread should get a few blocks, or the last one would work alone.
+            share = max(len(order) // (4 * threads), TILE_QUERIES)
+            size = min(max(self._room(threads), 1), BLOCK_QUERIES, share)
+            parts = [order[start : start + size] for start in range(0, len(order), size)]
+            with ThreadPoolExecutor(threads) as pool:
+                for rows, counts in zip(parts, pool.map(run, parts), strict=True):
+                    self.counts = self.counts + counts
+                    if advance is not None:
+                        advance(len(rows))
+        return result
 
-    def _block_size(self, total: int, threads: int) -> int:
+    def _room(self, threads: int) -> int:
         """Queries of a block, within the memory budget."""
-        per_query = 8 * COPIES_PER_QUERY * self.points.features.shape[1]
-        fixed = 8 * TILE_QUERIES * TILE_POINTS
-        room = max(self.memory // threads - fixed, 0) // per_query
-        # Each thread should get a few blocks, or the last one would work alone.
-        share = max(total // (4 * threads), TILE_QUERIES)
-        return int(min(max(room, 1), BLOCK_QUERIES, share))
+        per_query = 8 * COPIES_PER_QUERY * len(self.sketch.mean)
+        tile = 4 * TILE_QUERIES * TILE_POINTS
+        return max(self.memory // threads - tile, 0) // per_query
 
-    def _block(self, queries: Queries, chosen: IndexArray, counts: Counts) -> _Block:
+    def _block(self, queries: Queries, chosen: IndexArray) -> _Block:
         rows = queries.rows(chosen)
-        projection = self.sketch.project(rows)
-        drift, error = self.sketch.slack(projection.norm, self._radius)
-        allowance = np.column_stack([projection.square, drift, error])
-        points = self.points
-        reference = (points.features, points.scale, self._rest, self._codes, self._needed)
-        return _Block(
-            own_class=queries.own_class[chosen],
-            head=np.column_stack([projection.head, np.ones(len(chosen), np.float32)]),
-            queries=(rows, projection.rest, allowance),
-            reference=tuple(map(read_only, reference)),
-            products=np.empty(TILE_QUERIES * TILE_POINTS, np.float32),
-            pairs=np.empty(TILE_QUERIES * TILE_POINTS, np.int32),
-            counts=counts,
-        )
-
-    def _state(self, size: int) -> _State:
-        """No class yet: its index is one past the last, so that any class beats it."""
-        return (
-            np.full(size, np.inf),
-            np.full(size, len(self._needed), np.int64),
-            np.full((size, int(self._needed.max())), np.inf),
-            np.full(size, -1, np.int64),
-        )
-
-    def _own(self, block: _Block) -> Floats:
-        """Distance to the own class; infinite without one."""
-        _, _, nearest, _ = state = self._state(len(block.own_class))
-        self._read_classes(block, block.own_class, state)
-        # Of an own class of -1 nothing was read: all its entries are infinite.
-        last = self._needed[block.own_class] - 1
-        distances: Floats = np.sqrt(nearest[np.arange(len(block.own_class)), last])
-        return distances
-
-    def _other(self, block: _Block) -> tuple[Floats, IndexArray]:
-        """Distance to the nearest class but the own one, and that class.
-
-        A near class, guessed by its centre, is read first: its distance then rejects almost
-        everything in the pass over all the points.
-        """
-        best, best_class, _, _ = state = self._state(len(block.own_class))
-        guess = self._guess(block)
-        self._read_classes(block, guess, state)
-        skipped = np.column_stack([self._ranges(block.own_class), self._ranges(guess)])
-        for tile in _tiles(np.arange(len(block.own_class)), 0, len(self._codes)):
-            self._read(block, tile, skipped, state)
-        return np.sqrt(best), np.where(best_class < len(self._needed), best_class, -1)
+        head, rest, square, norm = self.sketch.project(rows)
+        allowance = np.empty((len(chosen), 3))
+        allowance[:, 0] = square
+        allowance[:, 1], allowance[:, 2] = self.sketch.slack(norm, self._radius)
+        products = np.empty(min(len(chosen) * len(self._head), TILE_QUERIES * TILE_POINTS), "f4")
+        counts = np.array([len(chosen) * len(self._head), 0, 0])
+        return _Block(queries.own_class[chosen], head, (rows, rest, allowance), products, counts)
 
     def _guess(self, block: _Block) -> IndexArray:
         """Class of nearest centre other than the own one; -1 if there is none."""
-        if len(self._needed) == 1:
+        if len(self._centres) == 1:
             return np.where(block.own_class == 0, -1, 0)
-        norms = np.einsum("ij,ij->i", self._centres, self._centres)
-        gaps = norms - 2.0 * _multiply(block.head[:, :-1], self._centres)
-        has_class = block.own_class >= 0
-        gaps[np.flatnonzero(has_class), block.own_class[has_class]] = np.inf
+        gaps = block.head @ self._centres.T
+        has_class = np.flatnonzero(block.own_class >= 0)
+        gaps[has_class, block.own_class[has_class]] = np.inf
         guess: IndexArray = gaps.argmin(axis=1)
         return guess
 
-    def _ranges(self, classes: IndexArray) -> IndexArray:
-        """First and last + 1 point of each class; an empty range for -1."""
-        starts, stops = self.points.starts[classes], self.points.starts[classes + 1]
-        return np.where(classes[:, None] < 0, 0, np.column_stack([starts, stops]))
+    def _nearest(
+        self, block: _Block, classes: IndexArray, everywhere: bool = False
+    ) -> tuple[Floats, IndexArray]:
+        """Distance to a class of each query, infinite for -1.
 
-    def _read_classes(self, block: _Block, classes: IndexArray, state: _State) -> None:
-        """Read one class for each query."""
-        nothing = np.zeros((len(block.own_class), 4), np.int64)
-        for code in np.unique(classes[classes >= 0]):
-            members = np.flatnonzero(classes == code)
-            start, stop = self.points.starts[code], self.points.starts[code + 1]
-            for tile in _tiles(members, start, stop):
-                self._read(block, tile, nothing, state, one_class=True)
+        With `everywhere` it is the distance to the nearest class but the own one, and that class.
+        Those of `classes`, which are near, are read first: their distances then reject almost
+        everything in the pass over all the points.
+        """
+        n, n_classes = len(classes), len(self._centres)
+        # No class yet: its index is one past the last, so that any class beats it.
+        best, best_class = np.full(n, np.inf), np.full(n, n_classes, np.int64)
+        state = (best, best_class, np.full((n, self._most), np.inf), np.full(n, -1, np.int64))
+        skipped = np.full((n, 2), -1, np.int64)
+        for code in np.unique(classes) if n > 1 else classes:
+            if code >= 0:
+                members = np.flatnonzero(classes == code)
+                start, stop = self._starts[code], self._starts[code + 1]
+                self._read(block, members, start, stop, skipped, state)
+        if everywhere:
+            skipped[:, 0], skipped[:, 1] = block.own_class, classes
+            self._read(block, np.arange(n), 0, len(self._head), skipped, state)
+        return np.sqrt(best), np.where(best_class < n_classes, best_class, -1)
 
     def _read(
         self,
         block: _Block,
-        tile: tuple[IndexArray, int, int],
+        rows: IndexArray,
+        start: int,
+        stop: int,
         skipped: IndexArray,
-        state: _State,
-        one_class: bool = False,
+        state: tuple[NDArray[Any], ...],
     ) -> None:
-        """Update `state` with one tile: some queries and a range of points.
+        """Update `state` with some queries and a range of points, tile by tile.
 
         The products of the sketches come first, then the scan of what they leave.
         """
-        rows, start, stop = tile
-        points, unit = self._head[start:stop], self.sketch.unit
-        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        multiplied = (_multiply(block.head[rows], points, products), start, rows)
-        if one_class:
-            seed(multiplied, block.queries[0], block.reference, state[0])
-        count = collect(multiplied, block.queries, skipped, state[0], unit, block.pairs)
-        block.counts.survivors += count
-        block.counts.direct += examine(
-            block.pairs[:count], multiplied, block.queries, block.reference, state, unit
-        )
+        width = TILE_POINTS * max(TILE_QUERIES // len(rows), 1)
+        for top in range(0, len(rows), TILE_QUERIES):
+            some = rows[top : top + TILE_QUERIES]
+            head = block.head[some]
+            for first in range(start, stop, width):
+                points = self._head[first : min(first + width, stop)]
+                products = block.products[: len(some) * len(points)].reshape(len(some), -1)
+                np.matmul(head, points.T, out=products)
+                tile, unit = (products, first, some), self.sketch.unit
+                scan(tile, block.queries, self._reference, skipped, state, unit, block.counts)
 
 
 @cache
@@ -275,57 +240,9 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
-def _in_threads(
-    run: Callable[[IndexArray, Counts], int],
-    parts: list[IndexArray],
-    counts: list[Counts],
-    threads: int,
-) -> Iterator[int]:
-    """Yield the results in order; a single part needs no thread, whose start takes as long."""
-    if len(parts) == 1:
-        yield run(parts[0], counts[0])
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(run, parts, counts)
-
-
-def _tiles(rows: IndexArray, start: int, stop: int) -> Iterator[tuple[IndexArray, int, int]]:
-    """Yield queries with the first and last + 1 of a range of points, one tile after another."""
-    width = TILE_POINTS * max(TILE_QUERIES // max(len(rows), 1), 1)
-    for top in range(0, len(rows), TILE_QUERIES):
-        for first in range(start, stop, width):
-            yield rows[top : top + TILE_QUERIES], first, min(first + width, stop)
-
-
-def _multiply(
-    left: NDArray[np.float32], right: NDArray[np.float32], out: NDArray[np.float32] | None = None
-) -> NDArray[np.float32]:
-    """Products of rows with rows, ``left @ right.T``.
-
-    All numbers are finite and far from overflow. NumPy may report an invalid operation all the
-    same: OpenBLAS's float32 matrix-vector kernel for five columns also multiplies lanes that it
-    never set, and a signalling NaN in them raises the flag although no result depends on it.
-    """
-    with np.errstate(invalid="ignore"):
-        return np.matmul(left, right.T, out=out)
-
-
 # The compiled inner loops. Rows are passed as an array and a row number, not as a view: a view of
 # an array that all threads share would count a reference to it, atomically, and the threads would
-# queue for that counter. Several kernels share these arguments:
-#
-# tile : products, first, rows
-#     `products` (b, w) float32 holds `b_x - 2 <q, x>` of the sketches of b queries and w points;
-#     `first` is the number of the first point; `rows` (b,) int64 are the numbers of the queries.
-# queries : full, sketches, allowance
-#     Full rows (n, d) float64; `Projection.rest`; and (n, 3) float64, the squared norm of the
-#     sketch and the two terms of `Sketch.slack`.
-# reference : features, scale, sketches, codes, needed
-#     The points as in `ClassPoints`, their `Projection.rest`, the class of each, and how many
-#     points of a class are needed for the distance to it. All are read-only, so that points in
-#     memory that several processes share use the same compiled code.
-# unit : float
-#     Scale of the sketches.
+# queue for that counter.
 
 
 @inner(fastmath=REASSOCIATE)
@@ -383,12 +300,6 @@ def threshold(best: float, unit: float, shift: float, drift: float, error: float
 
 
 @inner()
-def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
-    first = ranges[q, 0] <= start and stop <= ranges[q, 1]
-    return bool(first or (ranges[q, 2] <= start and stop <= ranges[q, 3]))
-
-
-@inner()
 def _count_within(products: NDArray[Any], i: int, start: int, stop: int, limit: float) -> int:
     """Products of row i, from `start` to `stop`, that are not above `limit`."""
     count = int32(0)
@@ -397,69 +308,28 @@ def _count_within(products: NDArray[Any], i: int, start: int, stop: int, limit: 
     return int(count)
 
 
-@entry()
-def collect(
-    tile: Any,
-    queries: Any,
-    skipped: NDArray[Any],
-    best: NDArray[Any],
-    unit: float,
-    pairs: NDArray[Any],
-) -> int:
-    """Write to `pairs` the tile's pairs that the bound leaves, as flat positions; return how many.
+@inner()
+def _seed(
+    products: NDArray[Any], i: int, first: int, full: NDArray[Any], q: int, reference: Any
+) -> float:
+    """Upper bound of the distance to the class of a tile's points; infinite with too few of them.
 
-    A row of `skipped` (n, 4) holds two ranges of points that the query ignores, and `best` (n,) the
-    squared distances to beat. The other arguments are explained above.
+    The bound is the farthest of the `needed` points whose products are least.
     """
-    products, first, rows = tile
-    allowance = queries[2]
-    count = 0
-    width = products.shape[1]
-    for i in range(products.shape[0]):
-        q = rows[i]
-        limit = threshold(best[q], unit, allowance[q, 0], allowance[q, 1], allowance[q, 2])
-        for start in range(0, width, CHUNK):
-            stop = min(start + CHUNK, width)
-            if _inside(skipped, q, first + start, first + stop):
-                continue
-            if _count_within(products, i, start, stop, limit) == 0:
-                continue
-            for j in range(start, stop):
-                if products[i, j] <= limit and not _inside(skipped, q, first + j, first + j + 1):
-                    pairs[count] = i * width + j
-                    count += 1
-    return count
-
-
-@entry()
-def seed(tile: Any, full: NDArray[Any], reference: Any, best: NDArray[Any]) -> None:
-    """Lower infinite `best` to an upper bound of the distance to the class of a tile.
-
-    The bound is the farthest of the `needed` points whose products are least. Every point of the
-    tile must be of one class; nothing happens when the tile has too few of them.
-    """
-    products, first, rows = tile
     features, scale, _, codes, needed = reference
-    wanted = needed[codes[first]]
     width = products.shape[1]
-    if width < wanted:
-        return
-    remaining = np.empty(width, np.float32)
-    for i in range(products.shape[0]):
-        q = rows[i]
-        if best[q] < np.inf:
-            continue
-        largest = 0.0
+    if width < needed[codes[first]]:
+        return float(np.inf)
+    remaining = products[i].copy()
+    largest = 0.0
+    for _ in range(needed[codes[first]]):
+        least = 0
         for j in range(width):
-            remaining[j] = products[i, j]
-        for _ in range(wanted):
-            least = 0
-            for j in range(width):
-                if remaining[j] < remaining[least]:
-                    least = j
-            largest = max(largest, squared_distance(full, q, features, first + least, scale))
-            remaining[least] = np.inf
-        best[q] = largest
+            if remaining[j] < remaining[least]:
+                least = j
+        largest = max(largest, squared_distance(full, q, features, first + least, scale))
+        remaining[least] = np.inf
+    return largest
 
 
 @inner()
@@ -488,33 +358,74 @@ def _update(state: Any, q: int, code: int, wanted: int, distance: float) -> None
 
 
 @entry()
-def examine(
-    pairs: NDArray[Any], tile: Any, queries: Any, reference: Any, state: Any, unit: float
-) -> int:
-    """Measure the `pairs` that are not ruled out; return how many full distances that took.
+def scan(
+    tile: Any,
+    queries: Any,
+    reference: Any,
+    skipped: NDArray[Any],
+    state: Any,
+    unit: float,
+    counts: NDArray[Any],
+) -> None:
+    """Measure the pairs of a tile that the bounds leave.
 
     A point enters the list of its class when it is no farther than the best distance of its query.
     Once a list holds the points that the class needs, its last entry is the distance to the class.
 
-    The `state` is (best, best_class, nearest, current): the best squared distance of each query,
-    the class at that distance, the nearest points of the class being read, and that class.
+    Parameters
+    ----------
+    tile : products, first, rows
+        `products` (b, w) float32 holds `b_x - 2 <q, x>` of the sketches of b queries and w points;
+        `first` is the number of the first point; `rows` (b,) int64 are the numbers of the queries.
+    queries : full, sketches, allowance
+        Full rows (n, d) float64; `Projection.rest`; and (n, 3) float64, the squared norm of the
+        sketch and the two terms of `Sketch.slack`.
+    reference : features, scale, sketches, codes, needed
+        The points as in `ClassPoints`, their `Projection.rest`, the class of each, and how many
+        points of a class are needed for the distance to it. All are read-only, so that points in
+        memory that several processes share use the same compiled code.
+    skipped : (n, 2) int64
+        Classes that a query ignores. With -1 for both, the tile is of one class.
+    state : best, best_class, nearest, current
+        The best squared distance of each query, the class at that distance, the nearest points of
+        the class being read, and that class.
+    unit : float
+        Scale of the sketches.
+    counts : (3,) int64
+        Pairs that the first bound left are added to the second, full distances to the third.
     """
     products, first, rows = tile
     full, sketches, allowance = queries
     features, scale, points, codes, needed = reference
     best = state[0]
-    computed = 0
     width = products.shape[1]
-    for k in range(len(pairs)):
-        i, j = pairs[k] // width, pairs[k] % width
-        q, point = rows[i], first + j
-        low = float64(products[i, j]) + allowance[q, 0]
-        reach = np.sqrt(best[q]) * unit + allowance[q, 1]
-        if ruled_out(sketches, q, points, point, low, reach * reach + allowance[q, 2]):
-            continue
-        computed += 1
-        distance = squared_distance(full, q, features, point, scale)
-        # At equality, too: the class of lower number wins a tie.
-        if distance <= best[q]:
-            _update(state, q, codes[point], needed[codes[point]], distance)
-    return computed
+    survivors, measured = 0, 0
+    for i in range(products.shape[0]):
+        q = rows[i]
+        skip, skip_too = skipped[q, 0], skipped[q, 1]
+        shift, drift, error = allowance[q, 0], allowance[q, 1], allowance[q, 2]
+        if skip < 0 and skip_too < 0 and best[q] == np.inf:
+            best[q] = _seed(products, i, first, full, q, reference)
+        limit = threshold(best[q], unit, shift, drift, error)
+        for start in range(0, width, CHUNK):
+            stop = min(start + CHUNK, width)
+            if _count_within(products, i, start, stop, limit) == 0:
+                continue
+            for j in range(start, stop):
+                point = first + j
+                code = codes[point]
+                if products[i, j] > limit or code in (skip, skip_too):
+                    continue
+                survivors += 1
+                low = float64(products[i, j]) + shift
+                reach = np.sqrt(best[q]) * unit + drift
+                if ruled_out(sketches, q, points, point, low, reach * reach + error):
+                    continue
+                measured += 1
+                distance = squared_distance(full, q, features, point, scale)
+                # At equality, too: the class of lower number wins a tie.
+                if distance <= best[q]:
+                    _update(state, q, code, needed[code], distance)
+                    limit = threshold(best[q], unit, shift, drift, error)
+    counts[1] += survivors
+    counts[2] += measured

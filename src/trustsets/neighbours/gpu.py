@@ -16,17 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trustsets._arrays import Floats
 from trustsets._progress import Advance
-from trustsets.neighbours.points import (
+from trustsets.neighbours.sketch import (
     BLOCK_ROWS,
+    FAR,
     ClassDistances,
     ClassPoints,
-    Counts,
+    Costs,
     IndexArray,
     Queries,
+    Sketch,
+    build_sketch,
+    sample_rows,
 )
-from trustsets.neighbours.sketch import FAR, Costs, Sketch, build_sketch
 
 # On a GPU products are nearly free and gathering survivors is not: prefer long heads.
 GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
@@ -74,12 +76,6 @@ class TorchPoints:
         """Scaled rows in float64, on the device."""
         return self.features[index].double() * self.scale[index, None]
 
-    def rows(self, index: IndexArray | slice) -> Floats:
-        """Scaled rows in float64, as NumPy."""
-        on_device = index if isinstance(index, slice) else torch.from_numpy(index)
-        rows: Floats = self.take(on_device).cpu().numpy()
-        return rows
-
 
 class _Block(NamedTuple):
     """Queries sorted by own class: rows, sketches and the terms of their thresholds."""
@@ -102,10 +98,9 @@ class _Pairs(NamedTuple):
 
 
 class TorchSearch:
-    """Exact distances from queries to the classes of some points, on a torch device.
+    """As `ExactSearch`, on a torch device where the points may be already.
 
-    The parameters are those of `make_search`; `points` may be on the device already. `memory` is
-    by default 256 MiB on a CPU, and on a GPU a quarter of what is free, at most 16 GiB.
+    `memory` is by default 256 MiB on a CPU, and on a GPU a quarter of what is free, at most 16 GiB.
     """
 
     def __init__(
@@ -121,9 +116,13 @@ class TorchSearch:
         if memory is None and self.device.type == "cuda":
             memory = int(min(torch.cuda.mem_get_info(self.device)[0] // 4, GPU_MEMORY))
         self.memory = CPU_MEMORY if memory is None else memory
-        self.sketch = build_sketch(self.points, GPU_COSTS, neighbour) if sketch is None else sketch
+        if sketch is None:
+            chosen = sample_rows(self.points.shape[0])
+            rows = self.points.take(torch.from_numpy(chosen)).cpu().numpy()
+            sketch = build_sketch(rows, self.points.codes[chosen], GPU_COSTS, neighbour)
+        self.sketch = sketch
         self.needed = np.minimum(np.diff(self.points.starts), neighbour)
-        self.counts = Counts()
+        self.counts = np.zeros(3, np.int64)
         self._project_points()
 
     def _project_points(self) -> None:
@@ -167,40 +166,30 @@ class TorchSearch:
         full = torch.cat([coordinates, tail.sqrt()[:, None]], dim=1).float()
         return full, leading, leading.double().square().sum(dim=1), norm
 
-    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
+    def distances(
+        self, queries: Queries, advance: Advance | None = None, *, own_only: bool = False
+    ) -> ClassDistances:
         """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
-        total = len(queries.own_class)
-        result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
+        result = ClassDistances.none(len(queries.own_class))
+        room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
+        size = min(max(room, 1), TILE_QUERIES)
+        order = np.argsort(queries.own_class, kind="stable")  # queries of a class are together
         with _fast_products(self.device):
-            for chosen, block in self._blocks(queries):
+            for start in range(0, len(order), size):
+                chosen = order[start : start + size]
+                block = self._block(queries, chosen)
                 result.own_distance[chosen] = self._own(block).cpu().numpy()
-                other, classes = self._other(block)
-                result.other_distance[chosen] = other.cpu().numpy()
-                result.other_class[chosen] = classes.cpu().numpy()
+                if not own_only:
+                    other, classes = self._other(block)
+                    result.other_distance[chosen] = other.cpu().numpy()
+                    result.other_class[chosen] = classes.cpu().numpy()
                 if advance is not None:
                     advance(len(chosen))
         return result
 
-    def own_distances(self, queries: Queries) -> Floats:
-        """Distance to the own class alone."""
-        result = np.empty(len(queries.own_class))
-        with _fast_products(self.device):
-            for chosen, block in self._blocks(queries):
-                result[chosen] = self._own(block).cpu().numpy()
-        return result
-
-    def _blocks(self, queries: Queries) -> Iterator[tuple[IndexArray, _Block]]:
-        """Yield the numbers of some queries, and their block; queries of a class are together."""
-        room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
-        size = min(max(room, 1), TILE_QUERIES)
-        order = np.argsort(queries.own_class, kind="stable")
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
-            yield chosen, self._block(queries.take(chosen))
-
-    def _block(self, queries: Queries) -> _Block:
-        rows = torch.as_tensor(queries.features).to(self.device).double()
-        rows *= torch.as_tensor(queries.scale).to(self.device)[:, None]
+    def _block(self, queries: Queries, chosen: IndexArray) -> _Block:
+        rows = torch.as_tensor(queries.features[chosen]).to(self.device).double()
+        rows *= torch.as_tensor(queries.scale[chosen]).to(self.device)[:, None]
         coordinates, head, square, norm = self._project(rows)
         drift, _ = self.sketch.slack(norm.cpu().numpy(), self._radius)
         span = norm + self._radius
@@ -209,7 +198,8 @@ class TorchSearch:
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
         error = (terms + products) * (span * 1.00001) ** 2
         drifts = torch.from_numpy(drift).to(self.device)
-        return _Block(queries.own_class, rows, coordinates, head, square, drifts, error)
+        own_class = queries.own_class[chosen]
+        return _Block(own_class, rows, coordinates, head, square, drifts, error)
 
     def _own(self, block: _Block) -> Tensor:
         """Distance to the own class; infinite without one."""
@@ -237,21 +227,14 @@ class TorchSearch:
         none = torch.from_numpy(guess < 0).to(self.device)
         # Without another class everything is masked: a finite bound keeps the tiles empty.
         bound = torch.where(none, 0.0, best)
-        masked = self._own_rectangles(block)
-        best, code = self._read(block, bound, 0, self.points.shape[0], masked)
-        best = torch.where(none, torch.inf, best)
-        return best.sqrt(), torch.where(none, -1, code)
-
-    def _own_rectangles(self, block: _Block) -> list[tuple[int, int, int, int]]:
-        """Pairs of one class, to be left out: first and last query, first and last point."""
+        # Pairs of one class are left out: first and last query, first and last point.
         codes, firsts = np.unique(block.own_class, return_index=True)
         lasts = np.append(firsts[1:], len(block.own_class))
         starts = self.points.starts
-        return [
-            (int(first), int(last), int(starts[code]), int(starts[code + 1]))
-            for code, first, last in zip(codes, firsts, lasts, strict=True)
-            if code >= 0
-        ]
+        ranges = np.column_stack([firsts, lasts, starts[codes], starts[codes + 1]])[codes >= 0]
+        best, code = self._read(block, bound, 0, self.points.shape[0], ranges.tolist())
+        best = torch.where(none, torch.inf, best)
+        return best.sqrt(), torch.where(none, -1, code)
 
     def _nearby(self, block: _Block, classes: IndexArray) -> Tensor:
         """Squared distance to a class, among at most `DIRECT_POINTS` of it; infinite for -1."""
@@ -279,20 +262,20 @@ class TorchSearch:
         bound: Tensor,
         start: int,
         stop: int,
-        masked: list[tuple[int, int, int, int]],
+        masked: list[list[int]],
     ) -> tuple[Tensor, Tensor]:
         """Best squared distance and class within a range of points, given an upper bound."""
         width = max(int(TILE_SHARE * self.memory / BYTES_PER_PAIR) // len(block.rows), 1)
         none = torch.empty(0, dtype=torch.int64, device=self.device)
         pairs = _Pairs(none, none, none.double())
-        self.counts.pairs += len(block.rows) * (stop - start)
+        counts = np.array([len(block.rows) * (stop - start), 0, 0])
         for first in range(start, stop, width):
             last = min(first + width, stop)
             survivors = self._survivors(block, bound, first, last, masked)
-            self.counts.survivors += len(survivors)
             measured = self._measure(block, bound, survivors)
-            self.counts.direct += len(measured.query)
+            counts[1:] += len(survivors), len(measured.query)
             pairs = self._reduce(_Pairs(*map(torch.cat, zip(pairs, measured, strict=True))))
+        self.counts = self.counts + counts
         return self._best(pairs, len(block.rows))
 
     def _survivors(
@@ -301,7 +284,7 @@ class TorchSearch:
         bound: Tensor,
         first: int,
         last: int,
-        masked: list[tuple[int, int, int, int]],
+        masked: list[list[int]],
     ) -> Tensor:
         """Pairs (query, point) that the bound leaves, (c, 2)."""
         reach = bound.sqrt() * self.sketch.unit + block.drift

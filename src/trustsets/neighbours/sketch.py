@@ -1,4 +1,4 @@
-"""Lower bounds by projection: which directions to keep, and how large their rounding can be.
+"""Points grouped by class, and their sketches: lower bounds of distances by projection.
 
 The CPU search and the torch search share these bounds and their proof.
 
@@ -14,17 +14,18 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds the rounding erro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Floats
-from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
 
-if TYPE_CHECKING:
-    from trustsets.neighbours.gpu import TorchPoints
+FloatArray = NDArray[np.floating[Any]]
+IndexArray = NDArray[np.int64]
 
+# Rows handled at a time where a float64 copy is needed.
+BLOCK_ROWS = 4096
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
 # Up to this dimension the covariance is decomposed whole; above, by subspace iteration.
@@ -43,13 +44,68 @@ UNIT32, UNIT64 = 2.0**-24, 2.0**-53
 FAR = 2.0**40
 
 
+class ClassDistances(NamedTuple):
+    """Distances of `n` queries to their own and to the nearest other class.
+
+    They are infinite where there is no such class or it has no points. `other_class` is the
+    index of the other class, the first one among equals, and -1 where there is none.
+    """
+
+    own_distance: Floats
+    other_distance: Floats
+    other_class: IndexArray
+
+    @classmethod
+    def none(cls, n: int) -> ClassDistances:
+        """Distances of `n` queries before any point is read."""
+        return cls(np.full(n, np.inf), np.full(n, np.inf), np.full(n, -1, np.int64))
+
+
+@dataclass(frozen=True)
+class ScaledRows:
+    """Raw rows (m, d) and a factor for each; row `i` stands for `features[i] * scale[i]`.
+
+    The factor is `1 / norm` under normalisation (0 for a zero row), otherwise 1. Beside raw rows it
+    never rounds them: equal rows stay at distance 0, and close rows keep all their digits.
+    """
+
+    features: FloatArray
+    scale: Floats
+
+    def rows(self, index: IndexArray | slice) -> Floats:
+        """Scaled rows in float64."""
+        taken = self.features[index].astype(np.float64)
+        taken *= self.scale[index, None]
+        return taken
+
+
+@dataclass(frozen=True)
+class Queries(ScaledRows):
+    """Rows to measure distances from; `own_class` is the class index of each, -1 for none."""
+
+    own_class: IndexArray
+
+
+@dataclass(frozen=True)
+class ClassPoints(ScaledRows):
+    """Points sorted by class; class `c` is the rows `starts[c]:starts[c + 1]`."""
+
+    starts: IndexArray
+
+    @property
+    def sizes(self) -> IndexArray:
+        """Points of each class, (K,)."""
+        return np.diff(self.starts)
+
+    @property
+    def codes(self) -> IndexArray:
+        """Class of each point, (m,)."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Relative times of the steps of a search; only their ratios matter.
-
-    They are one multiply-add of the matrix product, looking at one bound, the second bound of one
-    survivor, and one coordinate of a full distance.
-    """
+    """Relative times of one multiply-add, one bound, one second bound, one full coordinate."""
 
     product: float
     pair: float
@@ -61,25 +117,18 @@ class Costs:
 CPU_COSTS = Costs(product=1.0, pair=13.0, refine=1800.0, direct=15.0)
 
 
-@dataclass(frozen=True)
-class Projection:
-    """Coordinates of rows in a sketch, in units of `1 / sketch.unit`.
+class Projection(NamedTuple):
+    """Coordinates of `b` rows in a sketch, in units of `1 / sketch.unit`.
 
-    Attributes
-    ----------
-    rest : (b, r - k + 2) float32
-        The coordinates after the head, the norm of what is beyond all `r` directions, and the last
-        entry of `head` again: what turns the bound of the head into that of all directions.
-    head : (b, k + 1) float32
-        The first `k` coordinates and the norm of the rest beyond those.
-    square : (b,) float64
-        Squared norm of `head` as rounded.
-    norm : (b,) float64
-        Norm of the centred row. Where it exceeds `FAR` the other entries are zero.
+    `head` (b, k + 2) float32 has the first `k` coordinates, the norm of the rest beyond those, and
+    a 1. `rest` (b, r - k + 2) float32 has what turns the bound of the head into that of all
+    directions: the other coordinates, the norm of what is beyond all `r` directions, and the norm
+    that is in `head`. `square` is the squared norm of `head` as rounded, without the 1; `norm` that
+    of the centred row. Where it exceeds `FAR` the other entries are zero.
     """
 
-    rest: NDArray[np.float32]
     head: NDArray[np.float32]
+    rest: NDArray[np.float32]
     square: Floats
     norm: Floats
 
@@ -139,59 +188,62 @@ class Sketch:
         centred *= self.unit
         square = np.einsum("ij,ij->i", centred, centred)
         norm = np.sqrt(square)
-        centred[norm > FAR], square[norm > FAR] = 0.0, 0.0
+        far = norm > FAR
+        if far.any():
+            centred[far], square[far] = 0.0, 0.0
         if self.basis is None:
-            tail = np.zeros(len(rows))
-            coordinates = centred
+            coordinates, tail = centred, np.zeros(len(rows))
         else:
             coordinates = centred @ self.basis
             tail = np.maximum(square - np.einsum("ij,ij->i", coordinates, coordinates), 0.0)
-        later = coordinates[:, self.head :]
-        head_tail = np.sqrt(tail + np.einsum("ij,ij->i", later, later))
-        head = np.column_stack([coordinates[:, : self.head], head_tail]).astype(np.float32)
-        rest = np.column_stack([later, np.sqrt(tail), head_tail]).astype(np.float32)
-        wide = head.astype(np.float64)
-        return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), norm)
+        k, later = self.head, coordinates[:, self.head :]
+        head = np.empty((len(rows), k + 2), np.float32)
+        rest = np.empty((len(rows), later.shape[1] + 2), np.float32)
+        head[:, :k], rest[:, :-2], rest[:, -2] = coordinates[:, :k], later, np.sqrt(tail)
+        head[:, k] = rest[:, -1] = np.sqrt(tail + np.einsum("ij,ij->i", later, later))
+        head[:, k + 1] = 1.0
+        wide = head[:, :-1].astype(np.float64)
+        return Projection(head, rest, np.einsum("ij,ij->i", wide, wide), norm)
+
+
+def sample_rows(total: int) -> IndexArray:
+    """Numbers of the rows that a sketch is chosen from."""
+    chosen = np.random.default_rng(0).choice(total, min(PCA_ROWS, total), replace=False)
+    return np.sort(chosen).astype(np.int64)
 
 
 def build_sketch(
-    points: ClassPoints | TorchPoints, costs: Costs = CPU_COSTS, neighbour: int = 1
+    rows: Floats, codes: IndexArray, costs: Costs = CPU_COSTS, neighbour: int = 1
 ) -> Sketch:
-    """Choose centre, directions and head for `points` by the estimated cost of a search.
+    """Choose centre, directions and head by the estimated cost of a search, from sampled points.
 
     The choice is deterministic and touches speed alone: any head gives the same distances.
     """
-    rng = np.random.default_rng(0)
-    total, dimension = points.shape
-    chosen = np.sort(rng.choice(total, min(PCA_ROWS, total), replace=False)).astype(np.int64)
-    centred = points.rows(chosen)
-    mean = centred.mean(axis=0)
-    centred -= mean
+    dimension = rows.shape[1]
+    mean = rows.mean(axis=0)
+    centred = rows - mean
     largest = float(np.abs(centred).max())
     unit = 1.0 if largest == 0.0 else float(2.0 ** -np.round(np.log2(largest)))
     narrow = (centred * unit).astype(np.float32)
-    basis = principal_directions(narrow, min(dimension, MAX_DIRECTIONS), rng)
-    head = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
+    basis = _principal_directions(narrow, min(dimension, MAX_DIRECTIONS))
+    head = _choose_head(narrow, codes, basis, costs, neighbour)
     if head >= dimension:
         return Sketch(mean, None, dimension, unit)
     leading = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
     return Sketch(mean, leading, head, unit)
 
 
-def principal_directions(
-    centred: NDArray[np.float32], count: int, rng: np.random.Generator
-) -> Floats:
-    """Leading principal directions of centred rows (n, d), by decreasing variance.
+def _principal_directions(centred: NDArray[np.float32], count: int) -> Floats:
+    """Leading principal directions of centred rows, as orthonormal columns (d, count).
 
-    They come as orthonormal columns (d, count). Above `EIGH_LIMIT` dimensions subspace iteration is
-    enough: the bound holds for any orthonormal basis, a slightly rotated one only prunes slightly
-    less.
+    Above `EIGH_LIMIT` dimensions subspace iteration is enough: the bound holds for any orthonormal
+    basis, a slightly rotated one only prunes slightly less.
     """
     dimension = centred.shape[1]
     if dimension <= EIGH_LIMIT:
         _, vectors = np.linalg.eigh((centred.T @ centred).astype(np.float64))
         return np.ascontiguousarray(vectors[:, ::-1][:, :count])
-    block = rng.standard_normal((dimension, count + 16)).astype(np.float32)
+    block = np.random.default_rng(0).standard_normal((dimension, count + 16), np.float32)
     for _ in range(SUBSPACE_STEPS):
         block = np.linalg.qr(centred.T @ (centred @ block))[0]
     # Rotate within the subspace so that the columns come in order of variance.
@@ -219,39 +271,28 @@ def _choose_head(
     foreign = codes[asked][:, None] != codes[None, :]
     if not foreign.any():
         return int(dimension)
-    squares = (np.einsum("ij,ij->i", queries, queries), np.einsum("ij,ij->i", rows, rows))
+    squares = [np.einsum("ij,ij->i", side, side) for side in (queries, rows)]
     full = squares[0][:, None] + squares[1] - 2.0 * (queries @ rows.T)
     column = min(neighbour, total) - 1
     best = np.partition(np.where(foreign, full, np.inf), column, axis=1)[:, column]
     narrow = basis.astype(np.float32)
-    coordinates = (queries @ narrow, rows @ narrow)
-    plain = costs.product * (dimension + 1) + costs.pair
-    options = [(plain, dimension, 1.0 / total)]
-    deepest = min(REFINE, basis.shape[1])
-    reach = _share_left(coordinates, deepest, squares, best, foreign)
-    for head in (head for head in HEADS if head <= basis.shape[1] and head < dimension):
-        left = _share_left(coordinates, head, squares, best, foreign)
-        survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
-        cost = costs.product * (head + 2) + costs.pair + left * survivor
-        options.append((cost, head, left))
-    return int(min(options)[1])
+    coordinates = [queries @ narrow, rows @ narrow]
 
+    def share_left(head: int) -> float:
+        """Share of pairs of different classes that the bound from `head` directions leaves."""
+        left, right = (side[:, :head] for side in coordinates)
+        norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]
+        tails = [np.sqrt(np.maximum(s - n, 0.0)) for s, n in zip(squares, norms, strict=True)]
+        bound = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)
+        bound += (tails[0][:, None] - tails[1]) ** 2
+        return float(((bound <= best[:, None]) & foreign).mean())
 
-def _share_left(
-    coordinates: tuple[FloatArray, FloatArray],
-    head: int,
-    squares: tuple[FloatArray, FloatArray],
-    best: FloatArray,
-    foreign: NDArray[np.bool_],
-) -> float:
-    """Share of pairs of different classes whose bound from `head` directions is not above `best`.
-
-    `coordinates` are those (q, r) of the queries and (p, r) of the points, `squares` their
-    squared norms in all dimensions.
-    """
-    left, right = coordinates[0][:, :head], coordinates[1][:, :head]
-    norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]
-    tails = [np.sqrt(np.maximum(s - n, 0.0)) for s, n in zip(squares, norms, strict=True)]
-    bound = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)
-    bound += (tails[0][:, None] - tails[1]) ** 2
-    return float(((bound <= best[:, None]) & foreign).mean())
+    estimates = {dimension: costs.product * (dimension + 1) + costs.pair}
+    reach = share_left(min(REFINE, basis.shape[1]))
+    for head in HEADS:
+        if head <= basis.shape[1] and head < dimension:
+            left = share_left(head)
+            measured = min(reach / left, 1.0) if left else 0.0
+            survivor = costs.refine + measured * costs.direct * dimension
+            estimates[head] = costs.product * (head + 2) + costs.pair + left * survivor
+    return int(min(estimates, key=lambda head: estimates[head]))

@@ -3,7 +3,7 @@
 from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
-from trustsets.predictors.predictor import PointPredictions, Predictor, load
+from trustsets.predictors.predictor import Predictor, load
 from trustsets.predictors.quantiles import (
     QuantileFit,
     class_thresholds,
@@ -17,7 +17,6 @@ __all__ = [
     "ClusteredConformal",
     "ConditionalConformal",
     "MondrianConformal",
-    "PointPredictions",
     "Predictor",
     "QuantileFit",
     "StandardConformal",

@@ -19,7 +19,6 @@ __all__ = [
     "resolve_class_bias",
     "resolve_seed",
     "resolve_temperature",
-    "tuning_split",
 ]
 
 # Names that a sentence lists before it only counts.
@@ -45,27 +44,23 @@ class Calibration:
     ----------
     classes : array of shape (K,)
         Names of the classes, in the order of the columns.
-    rows, codes, scores : arrays of shape (n,)
-        Identity, label and nonconformity score of each calibration sample.
-    is_correct : bool array of shape (n,)
-        Whether the most likely class is the label.
+    rows, codes, scores, is_correct : arrays of shape (n,)
+        Identity, label and nonconformity score of each calibration sample, and whether the most
+        likely class is the label.
     alphas : array of shape (n,), optional
         Alpha of each sample, where `calibrate` was given alphas.
-    fitted : object
-        What the method fitted; see `Predictor._fit`.
     temperature, class_bias
         What the outputs are recalibrated with before scores are computed.
-    n_tuning : int
-        Number of tuning samples, other than the calibration samples.
-    tuning_rows : array
-        Identities of the tuning samples that were set aside from the calibration samples.
+    n_tuning, tuning_rows
+        Number of tuning samples, and identities of those set aside from the calibration samples.
     reused : tuple of str
         What was learned from the calibration samples themselves, in words.
     below_majority : bool
         Whether always predicting the most frequent class is significantly more accurate.
     reordered : float
-        Accuracy with another order of the columns, where it is clearly larger; otherwise 0. The
-        order is learned on one half of the samples and tested on the other.
+        Accuracy with another order of the columns, where it is clearly larger; otherwise 0.
+    fitted : object
+        What the method fitted; see `Predictor._fit`.
     """
 
     classes: Array
@@ -128,8 +123,8 @@ class Calibration:
             return outputs
         return outputs.shifted(self.class_bias.bias_)
 
-    def take(self, index: Codes, fitted: Any) -> Self:
-        """The same with some of the samples, and what the method fitted to them."""
+    def take(self, index: Codes) -> Self:
+        """The same with some of the samples."""
         return replace(
             self,
             rows=self.rows[index],
@@ -137,11 +132,11 @@ class Calibration:
             scores=self.scores[index],
             is_correct=self.is_correct[index],
             alphas=None if self.alphas is None else self.alphas[index],
-            fitted=fitted,
+            fitted=None if self.fitted is None else self.fitted.take(index),
         )
 
-    def extended(self, more: ModelOutputs, scores: Floats, fitted: Any) -> Self:
-        """The same with more samples, and what the method fitted to all of them."""
+    def extended(self, more: ModelOutputs, scores: Floats) -> Self:
+        """The same with more samples."""
         codes = more.require_labels("update")
         return replace(
             self,
@@ -149,7 +144,7 @@ class Calibration:
             codes=np.concatenate([self.codes, codes]),
             scores=np.concatenate([self.scores, scores]),
             is_correct=np.concatenate([self.is_correct, more.predicted_codes == codes]),
-            fitted=fitted,
+            fitted=None if self.fitted is None else self.fitted.extended(more, self),
         )
 
     def warn_about_classes(self, *, class_conditional: bool) -> None:
@@ -238,7 +233,10 @@ def _is_clear(better: int, worse: int) -> bool:
 
 
 def _better_order(codes: Codes, predicted: Codes, counts: Codes) -> float:
-    """Accuracy under the order of the columns that fits best, if clearly better; otherwise 0."""
+    """Accuracy under the order of the columns that fits best, if clearly better; otherwise 0.
+
+    The order is learned on one half of the samples and tested on the other.
+    """
     width = counts.size
     if width > _MOST_CLASSES:
         return 0.0
@@ -256,48 +254,21 @@ def _better_order(codes: Codes, predicted: Codes, counts: Codes) -> float:
     return float(other.mean()) if gain > _CLEAR_GAIN else 0.0
 
 
-def tuning_split(
-    outputs: ModelOutputs, fraction: float, seed: int, tuned: tuple[str, ...]
-) -> tuple[Codes, Codes]:
-    """Positions of the calibration samples and of the tuning samples.
-
-    Both are all samples where nothing is tuned, or, with a warning, where `fraction` is 0.
-    """
-    if tuned and fraction > 0.0:
-        # Not stratified: the calibration samples must stay exchangeable with new ones.
-        tuning, calibration = outputs.split_indices(fraction, seed)
-        return calibration, tuning
-    if tuned:
-        warnings.warn(
-            f"{' and '.join(tuned)} will be learned from the calibration samples themselves, so "
-            "the coverage guarantee holds only approximately; pass tuning= or set "
-            "tuning_fraction.",
-            TrustSetsWarning,
-            stacklevel=3,
-        )
-    everything = np.arange(len(outputs))
-    return everything, everything
-
-
 def resolve_temperature(
     value: float | TemperatureScaling | str | None, tuning: ModelOutputs
 ) -> float:
     """The number to divide logits by, from any of the accepted forms."""
     if value is None:
         return 1.0
-    if isinstance(value, TemperatureScaling):
-        if not hasattr(value, "temperature_"):
-            raise InputError(
-                'temperature= got an unfitted TemperatureScaling; fit it, or pass "tuning".'
-            )
+    if isinstance(value, TemperatureScaling) and hasattr(value, "temperature_"):
         return value.temperature_
-    if isinstance(value, str):
-        if value != "tuning":
-            raise InputError(
-                f'temperature must be None, a number, a TemperatureScaling or "tuning"; '
-                f"got {value!r}."
-            )
+    if value == "tuning":
         return TemperatureScaling().fit(tuning).temperature_
+    if isinstance(value, str | TemperatureScaling):
+        raise InputError(
+            'temperature must be None, a number, a fitted TemperatureScaling or "tuning"; got '
+            f"{value!r}."
+        )
     return check_temperature(value)
 
 

@@ -14,7 +14,7 @@ from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibration import Calibration
-from trustsets.predictors.predictor import Predictor
+from trustsets.predictors.predictor import Predictor, read_whole
 from trustsets.predictors.quantiles import class_thresholds, quantile_thresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
@@ -22,15 +22,12 @@ from trustsets.status import Thresholds
 
 __all__ = ["ClusteredConformal"]
 
-
+# Cluster of the classes that are too rare to be clustered.
 NULL = -1
-"""Cluster of the classes that are too rare to be clustered."""
-
 # A class is described by the quantiles of its scores at these probabilities and at 1 - alpha.
 EMBEDDING_QUANTILES = (0.5, 0.6, 0.7, 0.8, 0.9)
-# With n samples of each of K classes, the published rule takes c of them for clustering into M
-# clusters so that c = 2 M, to tell M distributions apart, and (n - c) K / M = 150 samples are left
-# for the threshold of a cluster. Together: c = n K / (75 + K).
+# With n samples of each of K classes, the published rule clusters c of them into M = c / 2 clusters
+# and leaves (n - c) K / M = 150 for the threshold of a cluster. Together: c = n K / (75 + K).
 FRACTION_CONSTANT = 75
 # The clustering fraction is needed before alpha is known.
 REFERENCE_ALPHA = 0.1
@@ -71,9 +68,7 @@ class ClusteredConformal(Predictor):
 
     Classes are described by quantiles of their tuning scores, and clustered by k-means with weights
     :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration scores of
-    its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*;
-    class-conditional coverage is close to that, as far as the classes of a cluster have similar
-    scores.
+    its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*.
 
     A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As published,
     it uses the threshold of all calibration samples, which guarantees nothing for its classes: with
@@ -101,11 +96,6 @@ class ClusteredConformal(Predictor):
     tuning_fraction : float or "auto"
         Share of the samples set aside for clustering (if none are given); ``"auto"`` is the
         published :math:`\gamma` at alpha = 0.1. 0 reuses the calibration samples and warns.
-
-    Notes
-    -----
-    Clusters depend on alpha and are made when an alpha is first used. For a sequence of alphas,
-    thresholds that cross between clusterings are raised, so that sets are nested.
 
     References
     ----------
@@ -138,6 +128,8 @@ class ClusteredConformal(Predictor):
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
 
+    # Clusters depend on alpha, and are made when an alpha is first used.
+
     def clusters(self, alpha: float = 0.1) -> Codes:
         """Cluster of each class at an alpha, shape (K,); -1 is the null cluster."""
         return self._clusters(check_alpha(alpha)).copy()
@@ -148,11 +140,8 @@ class ClusteredConformal(Predictor):
         return self
 
     def _check_parameters(self) -> None:
-        if self.n_clusters != "auto" and not _is_count(self.n_clusters):
-            raise InputError(
-                'n_clusters must be a whole number of at least 1, or "auto"; '
-                f"got {self.n_clusters!r}."
-            )
+        if self.n_clusters != "auto":
+            read_whole(self.n_clusters, "n_clusters")
         if self.null_cluster not in ("standard", "own"):
             raise InputError(
                 f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
@@ -163,7 +152,8 @@ class ClusteredConformal(Predictor):
 
     def _default_fraction(self, outputs: ModelOutputs) -> float:
         codes = outputs.require_labels("calibrate")
-        return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
+        totals = np.bincount(codes, minlength=outputs.n_classes)
+        return published_rule(totals, REFERENCE_ALPHA)[0]
 
     def _fit(
         self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
@@ -186,10 +176,10 @@ class ClusteredConformal(Predictor):
         return Thresholds(table.values[inverse, 0], table.status[inverse, 0])
 
     def _clusters(self, alpha: float) -> Codes:
-        """Cluster of each class, shape (K,); `NULL` for the rare ones."""
         return self._cached(f"clusters {alpha!r}", lambda: self._cluster(alpha))
 
     def _cluster(self, alpha: float) -> Codes:
+        """Cluster of each class, shape (K,); `NULL` for the rare ones."""
         state = self._state()
         fitted: TuningScores = state.fitted
         clusters = np.full(len(state.classes), NULL, dtype=np.int64)
@@ -199,7 +189,7 @@ class ClusteredConformal(Predictor):
         if wanted == "auto":
             # As the authors do: where the data allow one cluster only, nothing is clustered.
             totals = state.counts + (counts if state.n_tuning else 0)
-            wanted, fewest = published_clusters(totals, alpha), 2
+            wanted, fewest = published_rule(totals, alpha)[1], 2
         if common.size and wanted >= fewest:
             points = _embedding(fitted, common, alpha)
             clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, state.seed)
@@ -213,10 +203,8 @@ class ClusteredConformal(Predictor):
         if self.null_cluster == "own":
             return f"{text}, the null cluster of rare classes included, and hence marginally."
         return (
-            f"{text} except the null cluster. The null cluster holds the rare classes and uses "
-            "the threshold of all samples, which guarantees nothing for them. Where there are "
-            "rare classes, nothing is guaranteed marginally either; "
-            'null_cluster="own" guarantees both.'
+            f"{text} except the null cluster of rare classes. Where there are rare classes, "
+            'nothing is guaranteed for them, nor marginally; null_cluster="own" guarantees both.'
         )
 
 
@@ -240,40 +228,22 @@ def fewest_points(alpha: float) -> int:
     return max(1, ceil(1 / Fraction(repr(float(alpha))) - 1))
 
 
-def published_fraction(totals: Codes, alpha: float) -> float:
-    """Share of the samples to cluster with: ``K / (75 + K)``, K the classes that are not rare.
+def published_rule(totals: Codes, alpha: float) -> tuple[float, int]:
+    """Share of the samples to cluster with, and the number of clusters.
+
+    The share is ``K / (75 + K)``, K the classes that are not rare, and there are half as many
+    clusters as that is of the samples of the rarest of them.
 
     Examples
     --------
-    >>> published_fraction(np.array([50] * 25), alpha=0.1)
-    0.25
+    >>> published_rule(np.array([50] * 25), alpha=0.1)  # a quarter of 50, halved
+    (0.25, 6)
     """
-    _, kept = _kept(totals, alpha)
-    return kept / (FRACTION_CONSTANT + kept)
-
-
-def published_clusters(totals: Codes, alpha: float) -> int:
-    """Number of clusters: half of the clustering samples of the rarest class that counts.
-
-    Examples
-    --------
-    >>> published_clusters(np.array([50] * 25), alpha=0.1)  # a quarter of 50, halved
-    6
-    """
-    enough, kept = _kept(totals, alpha)
-    return enough * kept // (FRACTION_CONSTANT + kept) // 2
-
-
-def _kept(totals: Codes, alpha: float) -> tuple[int, int]:
-    """Samples that a class must have to count, and the number of classes that have them."""
     enough = max(int(totals.min()), fewest_points(alpha))
     # With only rare classes nothing will be clustered; the smallest fraction is right then.
-    return enough, max(1, int(np.count_nonzero(totals >= enough)))
-
-
-def _is_count(value: Any) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and value >= 1
+    kept = max(1, int(np.count_nonzero(totals >= enough)))
+    whole = FRACTION_CONSTANT + kept
+    return kept / whole, enough * kept // whole // 2
 
 
 def _k_means(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Codes:

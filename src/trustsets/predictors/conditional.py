@@ -68,24 +68,11 @@ _RAISED_MORE = 1.0 + 2.0**-40
 @storable
 @dataclass(frozen=True, eq=False)
 class FittedFunctions:
-    """The fitted function class, and its values at the calibration samples.
+    """The fitted function class, and its values `phi` (n, p) at the calibration samples.
 
-    Attributes
-    ----------
-    basis : FittedBasis
-    phi : array of shape (n, p)
-        Basis functions of the calibration samples, in their order.
-    penalty : array of shape (q, p)
-        Rows w of the penalties ``|w' beta|``.
-    group_penalty : array of shape (r, p), optional
-        Penalties that count only in the fits which limit the thresholds of groups.
-    choice : BasisChoice, optional
-        What ``basis="auto"`` compared and chose.
-    size_limits : SizeLimits, optional
-        What sets of limited size are learned from.
-    starts : tuple
-        Alpha, multiple of the group penalty and basic points of fits that were made before the
-        predictor was saved.
+    `penalty` (q, p) has rows w of the penalties ``|w' beta|``, `group_penalty` those that count
+    only in the fits which limit the thresholds of groups. `starts` are alpha, multiple of the group
+    penalty and basic points of the fits that were made before the predictor was saved.
     """
 
     basis: FittedBasis
@@ -145,11 +132,10 @@ class ConditionalConformal(Predictor):
     With basis phi, calibration scores s_i and pinball loss l, the threshold of a new x is
     ``S*(x) = sup {s : s <= g_s(x)}``, where g_s minimises ``sum_i l(s_i - g(x_i)) +
     l(s - g(x))`` over g = phi' beta. Then E[f(X) (covered - (1 - alpha))] >= 0 for every
-    non-negative f = phi' beta: with indicators in the basis, coverage within each group;
-    with polynomials of confidence and trust, coverage that does not drift with them; with
-    components of the embedding, coverage that does not drift along them either. A learned function
-    was learned from other samples, so the guarantee extends to it. Coverage conditional on the
-    input is not guaranteed, and cannot be without assumptions.
+    non-negative f = phi' beta: with indicators in the basis, coverage within each group; with
+    polynomials of confidence and trust, or components of the embedding, coverage that does not
+    drift with them. Coverage conditional on the input is not guaranteed, and cannot be without
+    assumptions.
 
     Parameters
     ----------
@@ -163,41 +149,34 @@ class ConditionalConformal(Predictor):
         tuning samples on, a quantile of the score that is learned from them (`Learned`). Held-out
         pinball loss within the tuning samples decides about degree, penalty and the learned
         function, and whether constants or cells of Conf x Trust do better. Indicators of all groups
-        that the outputs carry are added, and thresholds are limited as `Groups` describes, so that
-        groups with few or no calibration samples have finite ones. `choice_` and `summary` say
+        that the outputs carry are added, limited as `Groups` describes. `choice_` and `summary` say
         what was compared, what was chosen and why.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, random_state
-        As in `StandardConformal`. Rank transforms, bin edges and principal components are
-        learned from the tuning samples.
+        As in `StandardConformal`.
     class_bias : "auto", "tuning", ClassBias or None
         Constants added to the logits of the classes before scores are computed, for
         classifiers trained on other class prevalences than they meet. ``"tuning"``, or a
         `ClassBias` that is not fitted, such as ``ClassBias(prevalence=1.0)``, learns them from
-        the tuning samples, where they may turn out to be zero. ``"auto"`` (default) does so with
-        prevalence 0.75 and ``basis="auto"``, which up-weights rare classes: their coverage is much
-        nearer to that of the others, without a guarantee. It adds nothing to a basis of your own.
-        Conf and Trust stay those of the outputs as given.
+        the tuning samples. ``"auto"`` (default) does so with prevalence 0.75 and
+        ``basis="auto"``, which up-weights rare classes, without a guarantee for them. It adds
+        nothing to a basis of your own. Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
         among scores by draws too small to matter otherwise. With ``allow_empty=True`` and one
-        alpha at a time, coverage over the function class is then exactly 1 - alpha, with ties
-        or without. Without `allow_empty` it is at least that: the most likely class is kept,
-        and a classifier that is right for 98% of samples covers at least 98%. Thresholds of
-        groups are not limited then.
+        alpha at a time, coverage over the function class is then exactly 1 - alpha; without, it is
+        at least that, because the most likely class is kept. Thresholds of groups are not limited.
     per_class : bool
         True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
-        too, every class has thresholds of its own, and a class with too few calibration samples
-        for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
-        at smaller sets. With functions of the label, the thresholds of the sets have shape (m, K).
-        Where no score lies between the fitted value and the exact threshold, a number just below
-        the fitted value stands for it: the set is the same.
+        too, every class has thresholds of its own, of shape (m, K), and a class with too few
+        calibration samples for that is in every set. ``Classes(penalty=...)`` in a basis of your
+        own asks for less, at smaller sets. Where no score lies between the fitted value and the
+        exact threshold, a number just below the fitted value stands for it: the set is the same.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 per class if
         that is more, but never more than a fifth. With ``basis="auto"`` and features, it takes a
-        fifth of 2,500 to 25,000 samples, and 5,000 of more, because functions are learned from
-        them.
+        fifth of 2,500 to 25,000 samples, and 5,000 of more.
 
     References
     ----------
@@ -231,15 +210,10 @@ class ConditionalConformal(Predictor):
     def paper(cls, **changes: Any) -> Self:
         """Return the paper's own setting.
 
-        APS without the label's own probability, raw powers up to degree 5 of Conf (of the unscaled
+        APS without the label's own probability, powers up to degree 5 of Conf (of the unscaled
         softmax) and Trust, a temperature fitted on the calibration samples themselves (so
-        `calibrate` warns), and sets that may be empty. The authors' numbers also need
-        their trust score, ``TrustScore(neighbour=2, squared=True)``.
-
-        Parameters
-        ----------
-        **changes
-            Any parameters of the constructor that should differ, `trust` among them.
+        `calibrate` warns), and sets that may be empty. `changes` are parameters that should differ,
+        such as the authors' ``trust=TrustScore(neighbour=2, squared=True)``.
         """
         setting: dict[str, Any] = {
             "score": APS(),
@@ -254,14 +228,17 @@ class ConditionalConformal(Predictor):
     @property
     def choice_(self) -> BasisChoice | None:
         """What ``basis="auto"`` compared and chose; None for a given basis."""
-        choice: BasisChoice | None = self._state().fitted.choice
-        return choice
+        return self._functions.choice
 
     @property
     def conditions_on(self) -> FittedBasis:
         """The function class."""
-        basis: FittedBasis = self._state().fitted.basis
-        return basis
+        return self._functions.basis
+
+    @property
+    def _functions(self) -> FittedFunctions:
+        fitted: FittedFunctions = self._state().fitted
+        return fitted
 
     @property
     def is_class_conditional(self) -> bool:
@@ -272,10 +249,9 @@ class ConditionalConformal(Predictor):
     @property
     def smallest_alpha(self) -> float:
         """With fewer samples than this leaves, thresholds are mostly infinite, and slow."""
-        fitted: FittedFunctions = self._state().fitted
-        n, width = fitted.phi.shape
+        n, width = self._functions.phi.shape
         # Coefficients with a penalty stay at zero where samples are too few for them.
-        return float(max(1, width - len(fitted.penalty)) / n)
+        return float(max(1, width - len(self._functions.penalty)) / n)
 
     def prepare(self, alpha: float) -> Self:
         """Make the fits that `predict_set` needs at this alpha now."""
@@ -283,10 +259,7 @@ class ConditionalConformal(Predictor):
         return self
 
     def fitted_values(self, outputs: ModelOutputs, alpha: float) -> Floats:
-        """Fitted quantiles of new samples, shape (m,): lower bounds of their thresholds.
-
-        They take a product where thresholds take a path, for previews.
-        """
+        """Fitted quantiles of new samples, shape (m,): fast lower bounds of their thresholds."""
         outputs = self._prepare(outputs)
         model = self._problem.fit(check_alpha(alpha))
         return np.asarray(model.fitted(self.conditions_on.design(outputs)))
@@ -298,10 +271,8 @@ class ConditionalConformal(Predictor):
 
     def _check_parameters(self) -> None:
         if self.basis != "auto" and not isinstance(self.basis, Basis):
-            raise InputError(
-                f'basis must be "auto" or a function class such as Polynomial(); got '
-                f"{self.basis!r}."
-            )
+            rule = 'basis must be "auto" or a function class such as Polynomial()'
+            raise InputError(f"{rule}; got {self.basis!r}.")
         if not isinstance(self.per_class, bool):
             raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
         if self.per_class and self.randomized:
@@ -324,7 +295,7 @@ class ConditionalConformal(Predictor):
             return ClassBias(prevalence=_PREVALENCE) if isinstance(self.basis, str) else None
         return self.class_bias
 
-    def _checked_calibration_alphas(self, alphas: Any, n: int) -> Floats:
+    def _check_calibration_alphas(self, alphas: Any, n: int) -> Floats:
         return read_alphas(alphas, "alphas", n)
 
     def _fit(
@@ -370,16 +341,15 @@ class ConditionalConformal(Predictor):
         return self._cached("problem", self._make_problem)
 
     def _make_problem(self) -> CalibrationProblem:
-        state = self._state()
-        fitted: FittedFunctions = state.fitted
-        ties: list[Any] = [] if fitted.size_limits is None else [fitted.size_limits.label_ranks]
-        ties += [] if state.alphas is None else [state.alphas]
+        state, fitted = self._state(), self._functions
+        limits = fitted.size_limits
+        ties = (None if limits is None else limits.label_ranks, state.alphas)
         return CalibrationProblem(
             fitted.phi,
             self._untied(state),
             fitted.penalty,
             fitted.group_penalty,
-            ties=tuple(ties),
+            ties=tuple(column for column in ties if column is not None),
             uses_label=fitted.basis.uses_label,
             starts=fitted.starts,
         )
@@ -392,8 +362,7 @@ class ConditionalConformal(Predictor):
         return state.scores + _TIE_SPREAD * draws
 
     def _fitted_to_store(self) -> FittedFunctions:
-        fitted: FittedFunctions = self._state().fitted
-        return replace(fitted, starts=self._problem.all_starts())
+        return replace(self._functions, starts=self._problem.all_starts())
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         basis, problem = self.conditions_on, self._problem
@@ -477,23 +446,18 @@ class ConditionalConformal(Predictor):
     def _sized_thresholds(
         self, outputs: ModelOutputs, alpha: float, size: int
     ) -> tuple[Thresholds, Floats]:
-        state = self._state()
-        fitted: FittedFunctions = state.fitted
+        fitted, limits = self._functions, self._functions.size_limits
         if fitted.basis.uses_label:
             raise InputError(
                 "max_size needs basis functions of the sample alone; leave out those of the label "
                 "(per_class=False, no Classes() in the basis)."
             )
-        limits = fitted.size_limits
         if limits is None:
-            raise InputError(
-                "max_size needs tuning samples of its own, to learn what sets of so few classes "
-                "can guarantee, and this predictor has none; calibrate again with tuning=."
-            )
+            raise InputError("max_size needs tuning samples; calibrate again with tuning=.")
         alphas = limits.alphas(fitted.basis.design(outputs), alpha, size)
         fits = self._problem.sample_alpha_fits(
             ("max_size", alpha, size),
-            limits.truncated_scores(self._untied(state), size),
+            limits.truncated_scores(self._untied(self._state()), size),
             limits.alphas(fitted.phi, alpha, size),
         )
         thresholds = self._solve(fits, outputs, alphas)
@@ -511,18 +475,14 @@ class ConditionalConformal(Predictor):
     ) -> Thresholds:
         r"""Thresholds of the weighted problem.
 
-        Let g minimise :math:`\sum_i w_i\,\ell(s_i - g(x_i)) + w\,\ell(s - g(x))` over the function
-        class. In the direction of :math:`f\ge 0` in the class, this loss has the slope
-        :math:`\sum_k w_k f(x_k)(1\{s_k \le g(x_k)\} - (1-\alpha))` over all n + 1 samples, which is
-        not negative because g is optimal. It is also the mean of
-        :math:`f(X)(1\{covered\} - (1-\alpha))` given the samples without their order, times the sum
-        of the weights. The loss is positively homogeneous, so the problem is that of rows
-        :math:`w_i\phi_i` and scores :math:`w_i s_i` with the new row :math:`w\phi`, whose threshold
-        is :math:`w` times the one wanted. Penalties have no weights.
+        The weighted loss :math:`\sum_i w_i\,\ell(s_i - g(x_i)) + w\,\ell(s - g(x))` is positively
+        homogeneous: the problem is that of rows :math:`w_i\phi_i` and scores :math:`w_i s_i` with
+        the new row :math:`w\phi`, whose threshold is :math:`w` times the one wanted. Penalties have
+        no weights.
         """
         basis = self.conditions_on
         problem = self._cached("weighted", lambda: self._problem.weighted(weights))
-        by_class = len(new) == 1 and (len(outputs) > 1 or new.shape[1] > 1)
+        by_class = new.shape[1] > 1
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):
             thresholds = problem.thresholds(basis.design(outputs) * new, alphas)
@@ -555,7 +515,7 @@ class ConditionalConformal(Predictor):
         return fits, problem.order
 
     def _guarantee(self) -> str:
-        fitted: FittedFunctions = self._state().fitted
+        fitted = self._functions
         exact = "equals" if self.randomized and self.allow_empty else "is at least"
         text = (
             f"for every non-negative {fitted.basis.description}, the coverage of the sets "
@@ -646,17 +606,9 @@ _CLOSE = 1e-9
 class SizeLimits:
     """What the alphas of sets of limited size are learned from.
 
-    Attributes
-    ----------
-    label_ranks : int array of shape (n,)
-        0-based ranks of the calibration labels by probability, in the order of the samples.
-    tuning_ranks : int array of shape (t,)
-        Ranks of the tuning labels.
-    tuning_phi : array of shape (t, p)
-        Basis functions of the tuning samples.
-    beyond : float
-        M, the score of classes beyond the k most likely ones: twice the largest tuning score. A
-        much larger number would make fits slower and thresholds near such samples steeper.
+    `label_ranks` (n,) are 0-based ranks of the calibration labels by probability, `tuning_ranks`
+    (t,) and `tuning_phi` (t, p) ranks and basis functions of the tuning samples. `beyond` is M:
+    twice the largest tuning score, because more would make fits slower and thresholds steeper.
     """
 
     label_ranks: Codes
@@ -713,13 +665,6 @@ class MissProbability:
     The estimate is :math:`\sigma(z'b + c \sqrt{z'H^{-1}z})` with z the standardised basis functions
     and a constant, b the coefficients, H the Hessian of the penalised loss at b, and c = 1 standard
     error. The ridge is the one that makes the samples most likely.
-
-    Examples
-    --------
-    >>> missed = np.arange(100) % 4 == 0
-    >>> share = MissProbability.fit(np.ones((100, 1)), missed)
-    >>> share(np.ones((2, 1))).round(3)
-    array([0.298, 0.298])
     """
 
     centre: Floats

@@ -10,8 +10,8 @@ Who fits what, and when:
    so an error leaves the predictor as it was.
 4. `predict_set` computes the scores of all classes, asks `_thresholds`, and compares.
 
-A predictor is a subclass with three methods: `_fit`, `_thresholds` and `_guarantee`. What else it
-may change stands after them.
+The class has four parts: what users call, in the order of use; the three methods that a predictor
+writes; those that it may change; and what all predictors share.
 """
 
 import logging
@@ -20,9 +20,9 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import ROUND_DOWN, Context
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from trustsets.predictors.calibration import (
     resolve_class_bias,
     resolve_seed,
     resolve_temperature,
-    tuning_split,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import Score
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from trustsets.predictors.quantiles import QuantileFit
     from trustsets.shift import AdaptedConformal
 
-__all__ = ["PointPredictions", "Predictor", "load"]
+__all__ = ["Predictor", "load"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -84,6 +83,8 @@ class Predictor(Estimator, ABC):
     _cache: dict[str, Any] | None = None
     _population = "exchangeable new samples"
 
+    # 1. What users call.
+
     def calibrate(
         self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
     ) -> Self:
@@ -101,12 +102,11 @@ class Predictor(Estimator, ABC):
             Alpha of each of the samples, for `predict_set` with `sample_alphas`: one function of
             the inputs, not learned from these samples. Only for `ConditionalConformal`.
         """
-        self._check_score()
-        self._check_parameters()
+        self.check_state()
         seed = resolve_seed(self.random_state)
         require_outputs(outputs, "outputs").require_labels("calibrate")
         if alphas is not None:
-            alphas = self._checked_calibration_alphas(alphas, len(outputs))
+            alphas = self._check_calibration_alphas(alphas, len(outputs))
         calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
         is_reused = tuning is calibration
         bias = resolve_class_bias(self._default_class_bias(), tuning)
@@ -159,13 +159,13 @@ class Predictor(Estimator, ABC):
             One alpha for each sample, a function of its inputs, instead of `alpha`. Where
             `ConditionalConformal` was calibrated with `alphas` of the same function, coverage
             weighted by any f >= 0 of the function class is at least the weighted mean of 1 - alpha.
-            Otherwise each sample gets the set that it would get if all had its alpha, rounded down
-            to three digits; coverage of the samples with one alpha is then guaranteed only if their
-            indicator is in the function class, or if the alphas do not depend on the inputs.
+            Otherwise each sample gets its set at that alpha, rounded down to three digits; coverage
+            of the samples with one alpha is then guaranteed only if their indicator is in the
+            function class, or if the alphas do not depend on the inputs.
         max_size : int, optional
-            Largest size of a set. The alpha of each sample is raised where so few classes cannot
-            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
-            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
+            Largest size of a set. The alpha of a sample is raised where so few classes cannot reach
+            it; `PredictionSets.alpha` says to what: 1, with a status, where nothing is guaranteed.
+            Only for `ConditionalConformal` with tuning samples of its own.
         """
         outputs = self._prepare(outputs)  # class names and trust
         recalibrated = self.state_.recalibrated(outputs)  # class biases
@@ -174,7 +174,8 @@ class Predictor(Estimator, ABC):
             if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
                 raise InputError("max_size takes one alpha for all samples, the smallest of any.")
             [alpha], _ = _read_alpha(alpha)
-            return self._sized_sets(outputs, recalibrated, scores, alpha, _read_size(max_size))
+            size = read_whole(max_size, "max_size")
+            return self._sized_sets(outputs, recalibrated, scores, alpha, size)
         if sample_alphas is not None:
             levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
@@ -183,167 +184,16 @@ class Predictor(Estimator, ABC):
         thresholds = self._thresholds(outputs, scores, alphas)
         return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
-    # What a predictor writes.
-
-    @abstractmethod
-    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> Any:
-        """Fit what thresholds depend on besides the scores in `state`; storable, or None.
-
-        Its per-sample arrays are in the order of the calibration samples, and it has two methods:
-        ``take(index)`` for some of the samples, and ``extended(outputs, state)`` for more.
-        """
-
-    @abstractmethod
-    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
-        """Thresholds of new samples with values of shape (m, A) or (m, K, A).
-
-        `scores` are the nonconformity scores of all classes, shape (m, K).
-        """
-
-    @abstractmethod
-    def _guarantee(self) -> str:
-        """What is guaranteed, as a sentence about "the sets"."""
-
-    # What it may change.
-
-    def _check_parameters(self) -> None:
-        """Refuse wrong parameters, without data."""
-
-    def _tuned(self) -> tuple[str, ...]:
-        """What the method itself learns from tuning samples, in words."""
-        return ()
-
-    def _default_fraction(self, outputs: ModelOutputs) -> float:
-        """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
-        raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction}.")
-
-    def _default_class_bias(self) -> ClassBias | str | None:
-        """The class biases in use; ``"tuning"`` or an unfitted `ClassBias` learns them."""
-        return self.class_bias
-
-    @property
-    def is_class_conditional(self) -> bool:
-        """Whether coverage is class-conditional, even for a class without calibration samples."""
-        return False
-
-    @property
-    def conditions_on(self) -> FittedBasis | None:
-        """What thresholds of a sample depend on; None where all samples have the same."""
-        return None
-
-    @property
-    def batch_dependence(self) -> str | None:
-        """Why the set of a sample depends on the others of its batch; None if it does not."""
-        return None
-
-    @property
-    def smallest_alpha(self) -> float:
-        """The smallest alpha that is worth asking for, where none is given."""
-        return 0.0
-
-    def prepare(self, alpha: float) -> Self:
-        """Make the fits that `predict_set` needs at this alpha now."""
-        return self
-
-    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
-        """P-values of all classes, shape (m, K), in closed form; None where there is none."""
-        return None
-
-    def _sample_alpha_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: Floats
-    ) -> Thresholds:
-        """Thresholds of samples with an alpha each, values of shape (m, 1) or (m, K, 1)."""
-        rounded = rounded_down(alphas)
-        parts, order = [], []
-        for alpha in np.unique(rounded).tolist():
-            index = np.flatnonzero(rounded == alpha)
-            parts.append(self._thresholds(outputs.take(index), scores[index], (alpha,)))
-            order.append(index)
-        back = np.argsort(np.concatenate(order))
-        return Thresholds(
-            np.concatenate([part.values for part in parts])[back],
-            np.concatenate([part.status for part in parts])[back],
-        )
-
-    def _sized_thresholds(
-        self, outputs: ModelOutputs, alpha: float, size: int
-    ) -> tuple[Thresholds, Floats]:
-        """Thresholds of sets of at most `size` classes, and the alpha of each sample."""
-        raise InputError(
-            f"max_size is for ConditionalConformal; {type(self).__name__} cannot give each sample "
-            "an alpha of its own. ConditionalConformal(basis=Intercept()) gives all samples the "
-            "same alpha."
-        )
-
-    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
-        """Thresholds of the calibration samples, each by the predictor without it."""
-        state, samples, parts = self.state_, self.calibration_, []
-        with progress_bar("leaving samples out", len(state)) as advance:
-            for i in range(len(state)):
-                rest, one = np.delete(np.arange(len(state)), i), np.array([i])
-                fitted = None if state.fitted is None else state.fitted.take(rest)
-                other = self._with_state(state.take(rest, fitted))
-                parts.append(other._thresholds(samples.take(one), scores[one], alphas))
-                advance(1)
-        return Thresholds(
-            np.concatenate([part.values for part in parts]),
-            np.concatenate([part.status for part in parts]),
-        )
-
-    def check_weights(self) -> None:
-        """Refuse `adapt` where the method has no weighted thresholds."""
-        raise InputError(
-            "adapt needs StandardConformal, MondrianConformal without paper_rules, or "
-            f"ConditionalConformal with randomized=False; got {type(self).__name__}."
-        )
-
-    def weighted_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
-    ) -> Thresholds:
-        r"""Thresholds where calibration samples and new samples have weights, for `adapt`.
-
-        Let the new sample have a distribution with density ratio w to that of calibration. Given
-        all n + 1 samples without their order, sample k is then the new one with probability
-        proportional to its weight (Tibshirani, Barber, Candes and Ramdas 2019). The weight may
-        depend on the label (Podkopaev and Ramdas 2021). `weights` are those of the calibration
-        samples, shape (n,), and `new` those of the new samples, shape (m, 1), or of every candidate
-        class, shape (1, K).
-        """
-        raise NotImplementedError
-
-    def quantile_fits(
-        self, outputs: ModelOutputs, alpha: float, code: int | None
-    ) -> "tuple[list[QuantileFit], Codes]":
-        """The quantile fits that decide the threshold of one sample, and the samples of the points.
-
-        `code` is the candidate class, where each class has a threshold of its own.
-        """
-        raise InputError(
-            f"{type(self).__name__} has no explanation of its thresholds; use "
-            "ConditionalConformal, StandardConformal, or MondrianConformal without paper rules."
-        )
-
-    def _fitted_to_store(self) -> Any:
-        """What the method fitted, with anything that makes a loaded predictor faster."""
-        return self._state().fitted
-
-    # What all predictors have.
-
-    def scores(self, outputs: ModelOutputs) -> Floats:
-        """Nonconformity scores of all classes of new samples, shape (m, K)."""
-        outputs = self._prepare(outputs)
-        return self._score(self.state_.recalibrated(outputs))
-
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
         r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
 
         For `StandardConformal` and `MondrianConformal` they are exact unless a grid is given:
         :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
-        of the cell. Other predictors need a grid of alphas: p is its smallest alpha at which y is
-        not in the set, and 1 if y is in all of the nested sets. The sets ``predict_p(...) > alpha``
-        are those of `predict_set`, at the alphas of a grid those of the sequence. For the true
-        class :math:`P(p \le a) \le a` for every a, in the same sense as coverage. Unless
-        `allow_empty` is set, the most likely class has p-value 1 where a set would be empty.
+        of the cell. For others, p is the smallest alpha of a grid at which y is not in the set, and
+        1 if y is in all of the nested sets. ``predict_p(...) > alpha`` are the sets of
+        `predict_set`, and for the true class :math:`P(p \le a) \le a` for every a, in the same
+        sense as coverage. Unless `allow_empty` is set, the most likely class has p-value 1 where a
+        set would be empty.
 
         Parameters
         ----------
@@ -362,33 +212,25 @@ class Predictor(Estimator, ABC):
         >>> predictor.predict_p(outputs[0]), predictor.predict_p(outputs[0], [0.05, 0.1, 0.3])
         (array([[1. , 0.3, 0.1]]), array([[1. , 0.3, 0.1]]))
         """
-        p_values, _, predicted = self._p_values(outputs, alphas)
+        grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
+        outputs = self._prepare(outputs)
+        recalibrated = self.state_.recalibrated(outputs)
+        scores = self._score(recalibrated)
+        p_values = None if grid else self._exact_p_values(outputs, scores)
+        if p_values is None:
+            p_values = self._grid_p_values(outputs, scores, grid)
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
             empty = np.flatnonzero((p_values < 1.0).all(axis=1))
-            p_values[empty, predicted[empty]] = 1.0
+            p_values[empty, recalibrated.predicted_codes[empty]] = 1.0
         return p_values
-
-    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> "PointPredictions":
-        """The most plausible class of each sample with its confidence and credibility.
-
-        Parameters are those of `predict_p`. Classes that are in a set only because it would be
-        empty do not count, so that a low credibility shows a sample that no class suits.
-        """
-        p_values, scores, _ = self._p_values(outputs, alphas)
-        codes = np.lexsort((scores, -p_values), axis=1)
-        ordered = np.take_along_axis(p_values, codes, axis=1)
-        second = ordered[:, 1] if ordered.shape[1] > 1 else np.zeros(len(ordered))
-        labels = self.classes_[codes[:, 0]]
-        return PointPredictions(labels, 1.0 - second, ordered[:, 0], codes, ordered)
 
     def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
         """Sets of the calibration samples, each as if it had been left out of calibration.
 
-        They are exact: each is the set that the predictor calibrated on all other samples would
-        give, so they show coverage and sizes without a test set. What was learned from tuning
-        samples stays fixed, and tuning samples have no sets here. The order is that of
-        `calibration_rows_`; `alpha` is that of `predict_set`.
+        Each is exactly the set that the predictor calibrated on all other samples would give, so
+        they show coverage and sizes without a test set. What was learned from tuning samples stays
+        fixed. The order is that of `calibration_rows_`; `alpha` is that of `predict_set`.
 
         In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
         sample for `ConditionalConformal` without functions of the label. Otherwise thresholds are
@@ -411,117 +253,14 @@ class Predictor(Estimator, ABC):
         thresholds = self._leave_one_out_thresholds(scores, alphas)
         return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
-    def update(self, more: ModelOutputs) -> Self:
-        """Add labelled samples to those that thresholds are computed from.
-
-        Sets are then those of a new calibration on all the samples, while everything that was tuned
-        stays as it is. `more` has labels; without `rows` it is numbered after the samples there
-        are. A loaded predictor can be updated, too.
-
-        Examples
-        --------
-        A window of the last 100 samples:
-
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> rng = np.random.default_rng(0)
-        >>> logits = rng.normal(size=(120, 5))
-        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
-        >>> outputs = ModelOutputs(logits=logits, labels=labels)
-        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
-        >>> newer = outputs.take(slice(100, 120))
-        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
-        array([ 20, 119])
-        """
-        state = self._state()
-        if state.alphas is not None:
-            raise InputError(
-                "samples cannot be added where calibration samples have alphas; calibrate again."
-            )
-        require_outputs(more, "more").require_labels("update")
-        more = self._prepare(more, with_labels=True)
-        more = more.replace(rows=self._new_rows(more))
-        samples = self._samples
-        if samples is not None:
-            try:
-                samples = ModelOutputs.concat([samples, more])
-            except InputError as error:
-                raise InputError(f"new samples must be like those of calibrate: {error}") from error
-        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
-        fitted = None if state.fitted is None else state.fitted.extended(more, state)
-        self._set_state(state.extended(more, scores, fitted), samples)
-        return self
-
-    def forget(self, rows: Any) -> Self:
-        """Remove samples from those that thresholds are computed from.
-
-        As with `update`, sets are then those of a new calibration, and what was tuned stays. `rows`
-        are positions in the order of `calibration_rows_`: integers, booleans or a slice.
-        """
-        state = self._state()
-        gone = _positions(rows, len(state))
-        if not gone.size:
-            return self
-        if gone.size == len(state):
-            raise InputError("rows are all calibration samples; at least one must stay.")
-        rest = np.delete(np.arange(len(state)), gone)
-        fitted = None if state.fitted is None else state.fitted.take(rest)
-        samples = None if self._samples is None else self._samples.take(rest)
-        self._set_state(state.take(rest, fitted), samples)
-        return self
-
-    def adapt(
-        self, unlabelled: ModelOutputs, *, shift: str = "label", of: Any = "statistics"
-    ) -> "AdaptedConformal":
-        """Return a predictor for another population than that of the calibration samples.
-
-        With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
-        prevalences, which are estimated from the outputs of unlabelled samples (`prevalence_` of
-        the new predictor). That is right if the outputs within each class have stayed the same.
-        Class-conditional coverage holds for all prevalences, without weights; adapted sets are
-        often smaller. With ``shift="covariate"``, the weights are the odds that a classifier gives
-        to a sample's being a new one (`weights_`). That is right if labels and outputs of samples
-        that agree in `of` have stayed the same, which no unlabelled sample can show. `adapt` warns
-        where the samples speak against the weights. This predictor does not change.
-
-        Parameters
-        ----------
-        unlabelled : ModelOutputs
-            New samples, hundreds or more; labels are not used.
-        shift : {"label", "covariate"}
-            What has changed: the class prevalences, or the distribution of the inputs.
-        of : {"statistics", "features"}, Basis or callable
-            What tells the populations apart, for ``shift="covariate"``: Conf, Trust and the
-            statistics of the predictor; the first 64 principal components and their squares; a
-            function class, which has the logarithm of the weight among its functions; or a function
-            of `ModelOutputs` that returns columns of shape (n, d), whose squares are added.
-
-        Examples
-        --------
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> rng = np.random.default_rng(0)
-        >>> def draw(prevalence, n):
-        ...     labels = rng.choice(3, p=prevalence, size=n)
-        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
-        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
-        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
-        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).prevalence_.estimate.round(1)
-        array([0.1, 0.3, 0.6])
-        """
-        from trustsets.shift import adapt
-
-        if shift not in ("label", "covariate"):
-            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
-        return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
-
     def explain(
         self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
     ) -> "Explanation":
         """Which calibration samples determine the threshold of a sample, how firmly, and words.
 
         The threshold is a weighted sum of the scores of a few calibration samples. For each of them
-        the explanation says how far its score could move, because its label is wrong, say, before
-        the set changes, exactly. For `ConditionalConformal`, `StandardConformal` and
-        `MondrianConformal`.
+        the explanation says exactly how far its score could move before the set changes. For
+        `ConditionalConformal`, `StandardConformal` and `MondrianConformal`.
 
         Parameters
         ----------
@@ -556,6 +295,105 @@ class Predictor(Estimator, ABC):
 
         return certify(self, *self._one_sample(sample, alpha, label))
 
+    def update(self, more: ModelOutputs) -> Self:
+        """Add labelled samples to those that thresholds are computed from.
+
+        Sets are then those of a new calibration on all the samples, while everything that was tuned
+        stays as it is. Without `rows`, the samples are numbered after those there are.
+
+        Examples
+        --------
+        A window of the last 100 samples:
+
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(120, 5))
+        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
+        >>> newer = outputs.take(slice(100, 120))
+        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
+        array([ 20, 119])
+        """
+        state = self._state()
+        if state.alphas is not None:
+            raise InputError(
+                "samples cannot be added where calibration samples have alphas; calibrate again."
+            )
+        require_outputs(more, "more").require_labels("update")
+        more = self._prepare(more, with_labels=True)
+        # Random draws are keyed on rows, so no two samples may share one.
+        taken = np.concatenate([state.rows, state.tuning_rows])
+        if np.unique(more.rows).size < len(more) or np.isin(more.rows, taken).any():
+            more = more.replace(rows=int(taken.max()) + 1 + np.arange(len(more)))
+        samples = self._samples
+        if samples is not None:
+            try:
+                samples = ModelOutputs.concat([samples, more])
+            except InputError as error:
+                raise InputError(f"new samples must be like those of calibrate: {error}") from error
+        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
+        self._set_state(state.extended(more, scores), samples)
+        return self
+
+    def forget(self, rows: Any) -> Self:
+        """Remove samples from those that thresholds are computed from.
+
+        As with `update`, sets are then those of a new calibration, and what was tuned stays. `rows`
+        are positions in the order of `calibration_rows_`: integers, booleans or a slice.
+        """
+        state = self._state()
+        gone = _positions(rows, len(state))
+        if not gone.size:
+            return self
+        if gone.size == len(state):
+            raise InputError("rows are all calibration samples; at least one must stay.")
+        rest = np.delete(np.arange(len(state)), gone)
+        samples = None if self._samples is None else self._samples.take(rest)
+        self._set_state(state.take(rest), samples)
+        return self
+
+    def adapt(
+        self, unlabelled: ModelOutputs, *, shift: str = "label", of: Any = "statistics"
+    ) -> "AdaptedConformal":
+        """Return a predictor for another population than that of the calibration samples.
+
+        With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
+        prevalences, estimated from the unlabelled outputs (`prevalence_`). That is right if the
+        outputs within each class have stayed the same. With ``shift="covariate"``, the weights are
+        the odds that a classifier gives to a sample's being a new one (`weights_`). That is right
+        if labels and outputs of samples that agree in `of` have stayed the same. `adapt` warns
+        where the samples speak against the weights. This predictor does not change.
+
+        Parameters
+        ----------
+        unlabelled : ModelOutputs
+            New samples, hundreds or more; labels are not used.
+        shift : {"label", "covariate"}
+            What has changed: the class prevalences, or the distribution of the inputs.
+        of : {"statistics", "features"} or Basis
+            What tells the populations apart, for ``shift="covariate"``: Conf, Trust and the
+            statistics of the predictor; the first 64 principal components and their squares; or a
+            function class that has the logarithm of the weight among its functions.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(prevalence, n):
+        ...     labels = rng.choice(3, p=prevalence, size=n)
+        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
+        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
+        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).prevalence_.estimate.round(1)
+        array([0.1, 0.3, 0.6])
+        """
+        from trustsets.shift import adapt
+
+        if shift not in ("label", "covariate"):
+            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
+        return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
+
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
         state = self._state()
@@ -575,46 +413,21 @@ class Predictor(Estimator, ABC):
             lines += sets.describe()
         return "\n".join(lines)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
+        state = replace(self._state(), fitted=self._fitted_to_store())
+        storage.write(path, self._with_state(state))
+
     def copy(self) -> Self:
         """A predictor with the same parameters, state and samples; fits are not shared."""
         other = copy(self)
         other._cache = None
         return other
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
-        state = replace(self._state(), fitted=self._fitted_to_store())
-        storage.write(path, self._with_state(state))
-
-    def to_state(self) -> dict[str, Any]:
-        """Parameters and calibrated state, for `storage`."""
-        return {"parameters": self.get_params(deep=False), "state": self._state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        if not isinstance(state["state"], Calibration):
-            raise StorageError("the calibrated state is missing.")
-        new = cls(**state["parameters"])
-        new.state_ = state["state"]
-        return new
-
-    def check_state(self) -> None:
-        """Refuse parameters and a state that do not belong together, for `storage`."""
-        self._check_score()
-        self._check_parameters()
-
-    def __sklearn_clone__(self) -> Self:
-        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
-        # temperature is data to a predictor, which an unfitted copy could not stand in for.
-        return type(self)(**self.get_params(deep=False))
-
-    def __getstate__(self) -> Any:
-        # Copies in other processes answer for new samples: they need neither the calibration
-        # samples nor the fits, which they make again, to the same bits, when first needed.
-        return {**vars(self), "_samples": None, "_cache": None}
-
-    # What a calibrated predictor says of itself.
+    def scores(self, outputs: ModelOutputs) -> Floats:
+        """Nonconformity scores of all classes of new samples, shape (m, K)."""
+        outputs = self._prepare(outputs)
+        return self._score(self.state_.recalibrated(outputs))
 
     @property
     def classes_(self) -> Array:
@@ -686,6 +499,146 @@ class Predictor(Estimator, ABC):
         """Whether sets depend on random draws, which are keyed on the rows of the samples."""
         return self.randomized or self.score.randomized
 
+    # 2. What a predictor writes.
+
+    @abstractmethod
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> Any:
+        """Fit what thresholds depend on besides the scores in `state`; storable, or None.
+
+        Its per-sample arrays are in the order of the calibration samples, and it has two methods:
+        ``take(index)`` for some of the samples, and ``extended(outputs, state)`` for more.
+        """
+
+    @abstractmethod
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
+        """Thresholds of new samples with values of shape (m, A) or (m, K, A).
+
+        `scores` are the nonconformity scores of all classes, shape (m, K).
+        """
+
+    @abstractmethod
+    def _guarantee(self) -> str:
+        """What is guaranteed, as a sentence about "the sets"."""
+
+    # 3. What it may change. First what it says of itself, then how it computes.
+
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether coverage is class-conditional, even for a class without calibration samples."""
+        return False
+
+    @property
+    def conditions_on(self) -> FittedBasis | None:
+        """What thresholds of a sample depend on; None where all samples have the same."""
+        return None
+
+    @property
+    def batch_dependence(self) -> str | None:
+        """Why the set of a sample depends on the others of its batch; None if it does not."""
+        return None
+
+    @property
+    def smallest_alpha(self) -> float:
+        """The smallest alpha that is worth asking for, where none is given."""
+        return 0.0
+
+    def _check_parameters(self) -> None:
+        """Refuse wrong parameters, without data."""
+
+    def _check_calibration_alphas(self, alphas: Any, n: int) -> Floats:
+        """Alphas of the calibration samples, as numbers."""
+        raise InputError("alphas of calibration samples are for ConditionalConformal.")
+
+    def _tuned(self) -> tuple[str, ...]:
+        """What the method itself learns from tuning samples, in words."""
+        return ()
+
+    def _default_fraction(self, outputs: ModelOutputs) -> float:
+        """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
+        return 0.2
+
+    def _default_class_bias(self) -> ClassBias | str | None:
+        """The class biases in use; ``"tuning"`` or an unfitted `ClassBias` learns them."""
+        return self.class_bias
+
+    def _fitted_to_store(self) -> Any:
+        """What the method fitted, with anything that makes a loaded predictor faster."""
+        return self._state().fitted
+
+    def prepare(self, alpha: float) -> Self:
+        """Make the fits that `predict_set` needs at this alpha now."""
+        return self
+
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        """P-values of all classes, shape (m, K), in closed form; None where there is none."""
+        return None
+
+    def _sample_alpha_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: Floats
+    ) -> Thresholds:
+        """Thresholds of samples with an alpha each, values of shape (m, 1) or (m, K, 1)."""
+        rounded = rounded_down(alphas)
+        parts, order = [], []
+        for alpha in np.unique(rounded).tolist():
+            index = np.flatnonzero(rounded == alpha)
+            parts.append(self._thresholds(outputs.take(index), scores[index], (alpha,)))
+            order.append(index)
+        back, joined = np.argsort(np.concatenate(order)), _joined(parts)
+        return Thresholds(joined.values[back], joined.status[back])
+
+    def _sized_thresholds(
+        self, outputs: ModelOutputs, alpha: float, size: int
+    ) -> tuple[Thresholds, Floats]:
+        """Thresholds of sets of at most `size` classes, and the alpha of each sample."""
+        raise InputError(
+            f"max_size is for ConditionalConformal; {type(self).__name__} cannot give each sample "
+            "an alpha of its own. ConditionalConformal(basis=Intercept()) gives all samples the "
+            "same alpha."
+        )
+
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
+        """Thresholds of the calibration samples, each by the predictor without it."""
+        state, samples, parts = self.state_, self.calibration_, []
+        with progress_bar("leaving samples out", len(state)) as advance:
+            for i in range(len(state)):
+                other = self._with_state(state.take(np.delete(np.arange(len(state)), i)))
+                parts.append(other._thresholds(samples[i], scores[[i]], alphas))
+                advance(1)
+        return _joined(parts)
+
+    def check_weights(self) -> None:
+        """Refuse `adapt` where the method has no weighted thresholds."""
+        raise InputError(
+            "adapt needs StandardConformal, MondrianConformal without paper_rules, or "
+            f"ConditionalConformal with randomized=False; got {type(self).__name__}."
+        )
+
+    def weighted_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
+    ) -> Thresholds:
+        """Thresholds where calibration samples and new samples have weights, for `adapt`.
+
+        If the new sample has density ratio w to calibration, sample k of all n + 1 in unknown order
+        is the new one with probability proportional to its weight (Tibshirani, Barber, Candes and
+        Ramdas 2019), which may depend on the label (Podkopaev and Ramdas 2021). `weights` has
+        shape (n,); `new` has shape (m, 1), or (m, K) and equal rows for weights of the classes.
+        """
+        raise NotImplementedError
+
+    def quantile_fits(
+        self, outputs: ModelOutputs, alpha: float, code: int | None
+    ) -> "tuple[list[QuantileFit], Codes]":
+        """The quantile fits that decide the threshold of one sample, and the samples of the points.
+
+        `code` is the candidate class, where each class has a threshold of its own.
+        """
+        raise InputError(
+            f"{type(self).__name__} has no explanation of its thresholds; use "
+            "ConditionalConformal, StandardConformal, or MondrianConformal without paper rules."
+        )
+
+    # 4. What all predictors share.
+
     def _state(self) -> Calibration:
         if not hasattr(self, "state_"):
             from trustsets.errors import NotCalibratedError
@@ -713,16 +666,36 @@ class Predictor(Estimator, ABC):
         result: _T = self._cache[key]
         return result
 
-    def _check_score(self) -> None:
+    def to_state(self) -> dict[str, Any]:
+        """Parameters and calibrated state, for `storage`."""
+        return {"parameters": self.get_params(deep=False), "state": self._state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        if not isinstance(state["state"], Calibration):
+            raise StorageError("the calibrated state is missing.")
+        new = cls(**state["parameters"])
+        new.state_ = state["state"]
+        return new
+
+    def check_state(self) -> None:
+        """Refuse wrong parameters, in `calibrate` and in `storage`."""
         if not isinstance(self.score, Score):
             raise InputError(
                 f"score must be a score such as APS() (an instance); got {self.score!r}."
             )
+        self._check_parameters()
 
-    def _checked_calibration_alphas(self, alphas: Any, n: int) -> Floats:
-        raise InputError(
-            "alphas of calibration samples are for ConditionalConformal; leave them out."
-        )
+    def __sklearn_clone__(self) -> Self:
+        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
+        # temperature is data to a predictor, which an unfitted copy could not stand in for.
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> Any:
+        # Copies in other processes answer for new samples: they need neither the calibration
+        # samples nor the fits, which they make again, to the same bits, when first needed.
+        return {**vars(self), "_samples": None, "_cache": None}
 
     def _all_tuned(self) -> tuple[str, ...]:
         """Everything that is learned from tuning samples, in words."""
@@ -741,7 +714,7 @@ class Predictor(Estimator, ABC):
 
         Both are the same samples where none are set aside.
         """
-        outputs = outputs.with_trust(self.trust)
+        outputs, everything = outputs.with_trust(self.trust), np.arange(len(outputs))
         if tuning is not None:
             require_outputs(tuning, "tuning")
             if not np.array_equal(tuning.classes, outputs.classes):
@@ -749,16 +722,25 @@ class Predictor(Estimator, ABC):
                     "tuning samples name other classes, or the same in another order, than the "
                     "calibration samples; pass tuning= of the same classifier."
                 )
-            return outputs, tuning.with_trust(self.trust), np.arange(len(outputs))
-        fraction = self.tuning_fraction
+            return outputs, tuning.with_trust(self.trust), everything
+        fraction, tuned = self.tuning_fraction, self._all_tuned()
         if fraction == "auto":
             fraction = self._default_fraction(outputs)
         if isinstance(fraction, str) or not 0.0 <= fraction < 1.0:
             raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction}.")
-        first, second = tuning_split(outputs, fraction, seed, self._all_tuned())
-        if first is second:
-            return outputs, outputs, first
-        return outputs.take(first), outputs.take(second), first
+        if tuned and fraction > 0.0:
+            # Not stratified: the calibration samples must stay exchangeable with new ones.
+            second, first = outputs.split_indices(fraction, seed)
+            return outputs.take(first), outputs.take(second), first
+        if tuned:
+            warnings.warn(
+                f"{' and '.join(tuned)} will be learned from the calibration samples themselves, "
+                "so the coverage guarantee holds only approximately; pass tuning= or set "
+                "tuning_fraction.",
+                TrustSetsWarning,
+                stacklevel=3,
+            )
+        return outputs, outputs, everything
 
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
@@ -843,16 +825,9 @@ class Predictor(Estimator, ABC):
         mask &= sets.mask | (alphas > alpha)[:, None]
         return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
 
-    def _p_values(self, outputs: ModelOutputs, alphas: Any) -> tuple[Floats, Floats, Codes]:
-        """P-values and scores of all classes, both of shape (m, K), and the most likely class."""
-        grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
-        outputs = self._prepare(outputs)
-        recalibrated = self.state_.recalibrated(outputs)
-        scores, predicted = self._score(recalibrated), recalibrated.predicted_codes
+    def _grid_p_values(self, outputs: ModelOutputs, scores: Floats, grid: Alphas) -> Floats:
+        """P-values of all classes, shape (m, K), from sets at increasing alphas."""
         if not grid:
-            exact = self._exact_p_values(outputs, scores)
-            if exact is not None:
-                return exact, scores, predicted
             usual = default_alphas()
             grid = tuple(usual[usual >= min(self.smallest_alpha, usual[-1])].tolist())
         thresholds = self._thresholds(outputs, scores, grid).values
@@ -860,18 +835,7 @@ class Predictor(Estimator, ABC):
         for number in range(len(grid)):
             limits = thresholds[..., number]
             counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)
-        return np.append(grid, 1.0)[counts], scores, predicted
-
-    def _new_rows(self, more: ModelOutputs) -> Codes:
-        """Rows of samples that come later: their own, or new ones where one of these is taken.
-
-        Random draws are keyed on rows, so no two samples may share one.
-        """
-        state = self._state()
-        taken = np.concatenate([state.rows, state.tuning_rows])
-        if np.unique(more.rows).size == len(more) and not np.isin(more.rows, taken).any():
-            return more.rows
-        return int(taken.max()) + 1 + np.arange(len(more))
+        return np.append(grid, 1.0)[counts]
 
     def _one_sample(
         self, sample: ModelOutputs, alpha: Any, label: Any
@@ -894,38 +858,12 @@ class Predictor(Estimator, ABC):
         return sample, check_alpha(alpha), code
 
 
-@final
-@dataclass(frozen=True)
-class PointPredictions:
-    """The most plausible class of each sample, and how sure that is.
-
-    Attributes
-    ----------
-    labels : array of shape (m,)
-        The class with the largest p-value; of several, the one with the lowest score.
-    confidence : array of shape (m,)
-        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
-    credibility : array of shape (m,)
-        The largest p-value. If it is small, no class suits the sample.
-    codes, p_values : arrays of shape (m, K)
-        Positions of all classes in the order of their p-values, and these, largest first.
-    """
-
-    labels: Array
-    confidence: Floats
-    credibility: Floats
-    codes: Codes
-    p_values: Floats
-
-
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a predictor that was written by its `save`.
 
-    A file that is truncated, altered, foreign or of a newer format gives a `StorageError`; nothing
-    in a file is ever executed.
+    A truncated, altered or foreign file gives a `StorageError`; nothing in a file is executed.
     """
-    # Files may hold a trust score or an adapted predictor; storage knows their classes once the
-    # modules are imported.
+    # Storage knows classes once their modules are imported.
     import trustsets.shift
     import trustsets.trust  # noqa: F401
 
@@ -934,6 +872,14 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
     _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
+
+
+def _joined(parts: list[Thresholds]) -> Thresholds:
+    """Thresholds of samples that follow each other."""
+    return Thresholds(
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.status for part in parts]),
+    )
 
 
 def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
@@ -988,11 +934,11 @@ def rounded_down(alphas: Floats) -> Floats:
     return np.array(cut)[inverse]
 
 
-def _read_size(max_size: Any) -> int:
-    whole = isinstance(max_size, int | np.integer) and not isinstance(max_size, bool)
-    if not whole or max_size < 1:
-        raise InputError(f"max_size must be a whole number, 1 or more; got {max_size!r}.")
-    return int(max_size)
+def read_whole(value: Any, name: str) -> int:
+    """A whole number, 1 or more."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be a whole number, 1 or more; got {value!r}.")
+    return int(value)
 
 
 def _positions(rows: Any, n: int) -> Codes:

@@ -42,7 +42,6 @@ __all__ = [
     "limited",
     "quantile_p_values",
     "quantile_thresholds",
-    "weighted_cell_thresholds",
     "weighted_quantiles",
 ]
 
@@ -135,17 +134,8 @@ def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thr
 def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alphas) -> Floats:
     r"""Smallest score up to which the weights reach :math:`(1-\alpha)(\sum_i w_i + w)`.
 
-    Parameters
-    ----------
-    scores, weights : (n,) arrays
-        Calibration scores in increasing order, and their weights.
-    new : (K,) array
-        Weights that the new sample may have.
-    alphas : tuple of A floats
-
-    Returns
-    -------
-    (K, A) array
+    `scores` of shape (n,) increase, and have `weights`. `new` are K weights that the new sample may
+    have; the result has shape (K, A).
 
     Examples
     --------
@@ -159,35 +149,6 @@ def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alp
     goals = (total[-1] + new)[:, None] * (1.0 - np.array(alphas))
     ranks = np.searchsorted(total, goals * (1.0 - _SUM_TOL))
     return np.asarray(np.append(scores, np.inf)[ranks])
-
-
-def weighted_cell_thresholds(
-    scores: Floats,
-    cells: Codes,
-    weights: Floats,
-    new_cells: Codes,
-    new_weights: Floats,
-    alphas: Alphas,
-) -> Thresholds:
-    """Weighted quantiles within cells, of shape (m, A), or (m, K, A) for weights of candidates.
-
-    `new_weights` has shape (m, 1), or (1, K) where the weight depends on the candidate class.
-    """
-    m = len(new_cells)
-    by_class = len(new_weights) == 1 and (m > 1 or new_weights.shape[1] > 1)
-    shape = (m, new_weights.shape[1], len(alphas)) if by_class else (m, len(alphas))
-    values, is_seen = np.full(shape, np.inf), np.zeros(m, dtype=bool)
-    for cell in np.unique(new_cells[new_cells >= 0]):
-        samples, members = np.flatnonzero(new_cells == cell), np.flatnonzero(cells == cell)
-        order = members[np.argsort(scores[members], kind="stable")]
-        new = new_weights[0] if by_class else new_weights[samples, 0]
-        values[samples] = weighted_quantiles(scores[order], weights[order], new, alphas)
-        is_seen[samples] = members.size > 0
-    infinite = np.isinf(values).any(axis=1) if by_class else np.isinf(values)
-    reason = Status.TOO_FEW_POINTS if by_class else Status.HIGH_LEVERAGE
-    status = np.where(infinite, reason, Status.EXACT).astype(np.int8)
-    status[~is_seen] = Status.UNSEEN_GROUP
-    return Thresholds(values, status)
 
 
 # 2. Fits of a function class.
@@ -572,20 +533,10 @@ def candidate_rows(
 def candidate_thresholds(
     model: QuantileModel, candidates: CandidateRows, scores: Floats
 ) -> Thresholds:
-    """Numbers that divide the scores of all candidates as their thresholds do, with statuses.
+    """Numbers, shape (m, C), that divide the scores as the thresholds of the candidates do.
 
-    Parameters
-    ----------
-    model : QuantileModel
-    candidates : CandidateRows
-    scores : (m, K) array
-        Scores of all classes.
-
-    Returns
-    -------
-    Thresholds
-        Of shape (m, C). The exact threshold where a class of the cell has a score between the lower
-        bound and it; elsewhere the lower bound, which gives the same set, and status `EXACT`.
+    The exact threshold where a class of the cell has a score between the lower bound and it;
+    elsewhere the lower bound, which gives the same set, and status `EXACT`.
     """
     low = _fitted(model, candidates)
     low -= _rounding(low, candidates.scale)

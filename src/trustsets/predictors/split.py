@@ -21,7 +21,6 @@ from trustsets.predictors.quantiles import (
     leave_one_out_quantiles,
     quantile_p_values,
     quantile_thresholds,
-    weighted_cell_thresholds,
     weighted_quantiles,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -35,8 +34,11 @@ __all__ = ["MondrianConformal", "StandardConformal"]
 class CellPredictor(Predictor):
     """Split conformal prediction within cells: all samples in one, unless a method says more.
 
-    The threshold of a cell is the finite-sample quantile of its calibration scores.
+    The threshold of a cell is the finite-sample quantile of its calibration scores, unless
+    `paper_rules` is set.
     """
+
+    paper_rules: bool = False
 
     def _cells(self) -> tuple[Codes, int]:
         """Cell of each calibration sample, and the number of cells."""
@@ -76,6 +78,8 @@ class CellPredictor(Predictor):
         )
 
     def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        if self.paper_rules:
+            return None
         cell_scores, cells = self._cell_scores, self._new_cells(outputs)
         if cells is None:
             columns = zip(cell_scores, scores.T, strict=True)
@@ -86,6 +90,8 @@ class CellPredictor(Predictor):
         return p_values
 
     def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
+        if self.paper_rules:
+            return super()._leave_one_out_thresholds(scores, alphas)
         state, samples = self.state_, np.arange(len(self.state_))
         without = leave_one_out_quantiles(state.scores, self._cells()[0], alphas)
         if self._new_cells(self.calibration_) is not None:
@@ -99,32 +105,43 @@ class CellPredictor(Predictor):
         return Thresholds(values, status.max(axis=1))
 
     def check_weights(self) -> None:
-        """Weighted quantiles are always there."""
+        """Finite-sample quantiles can be weighted."""
+        if self.paper_rules:
+            super().check_weights()
 
     def weighted_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
         """Weighted quantiles within cells."""
-        state, (cells, n_cells) = self.state_, self._cells()
-        new_cells = self._new_cells(outputs)
-        if new_cells is not None:
-            return weighted_cell_thresholds(state.scores, cells, weights, new_cells, new, alphas)
-        # A candidate is compared with the samples of its own class.
-        by_class = np.broadcast_to(new, (max(len(new), 1), n_cells))
-        values = np.empty((*by_class.shape, len(alphas)))
-        for code, members in enumerate(self._members):
-            values[:, code] = weighted_quantiles(
-                state.scores[members], weights[members], by_class[:, code], alphas
-            )
-        values = np.broadcast_to(values, (len(outputs), n_cells, len(alphas)))
-        reason = Status.TOO_FEW_POINTS if len(new) == 1 else Status.HIGH_LEVERAGE
-        status = np.where(np.isinf(values).any(axis=1), reason, Status.EXACT)
-        return Thresholds(values, status.astype(np.int8))
+        scores, members, cells = self.state_.scores, self._members, self._new_cells(outputs)
+        by_class, m = new.shape[1] > 1, len(outputs)
+        width = len(members) if cells is None else new.shape[1]
+        values, unseen = np.full((m, width, len(alphas)), np.inf), np.zeros(m, np.bool_)
+        for cell, index in enumerate(members):
+            if cells is None:
+                # A candidate is compared with the samples of its own class.
+                weight = new[:1, cell] if by_class else new[:, 0]
+                values[:, cell] = weighted_quantiles(scores[index], weights[index], weight, alphas)
+                continue
+            samples = np.flatnonzero(cells == cell)
+            if samples.size:
+                weight = new[0] if by_class else new[samples, 0]
+                part = weighted_quantiles(scores[index], weights[index], weight, alphas)
+                values[samples] = part if by_class else part[:, None]
+                unseen[samples] = index.size == 0
+        reason = Status.TOO_FEW_POINTS if by_class else Status.HIGH_LEVERAGE
+        status = np.where(np.isinf(values).any(axis=1), reason, Status.EXACT).astype(np.int8)
+        if cells is None:
+            return Thresholds(values, status)
+        status[unseen | (cells < 0)] = Status.UNSEEN_GROUP
+        return Thresholds(values if by_class else values[:, 0], status)
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> tuple[list[QuantileFit], Codes]:
         """The fit of the constant function over the samples of one cell."""
+        if self.paper_rules:
+            return super().quantile_fits(outputs, alpha, code)
         cells = self._new_cells(outputs)
         cell = code if cells is None else int(cells[0])
         assert cell is not None  # `explain` asks for a label where the cells are the classes
@@ -200,7 +217,7 @@ class FittedCells:
     cells: Codes
 
     def check_belongs(self, state: Calibration) -> None:
-        """Refuse cells that the partition or the samples do not have, for `storage`."""
+        """Refuse cells that the partition does not have, for `storage`."""
         require_numbers(self.cells, "FittedCells.cells", len(state))
         inside = -1 <= self.cells.min() and self.cells.max() < self.partition.n_cells
         require(inside, "FittedCells.cells", f"must be below {self.partition.n_cells}")
@@ -226,16 +243,16 @@ class FittedCells:
 class MondrianConformal(CellPredictor):
     """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
 
-    Each cell gets the finite-sample quantile of its own calibration scores, so the sets contain the
-    true class with probability 1 - alpha *within every cell*: coverage is group-conditional. Cells
-    without calibration samples, or with too few for alpha, get full sets, and the status says so.
+    Each cell gets the finite-sample quantile of its own calibration scores: coverage is
+    group-conditional, at least 1 - alpha *within every cell*. Cells without calibration samples, or
+    with too few for alpha, get full sets, and the status says so.
 
     Parameters
     ----------
     by : Groups, Bins, function or "class"
         The group columns, a grid of statistics, or a function of `ModelOutputs` that returns the
-        group of each sample. ``"class"`` gives each class its own threshold: the set contains y if
-        s(x, y) is at most the threshold of y, which makes coverage class-conditional.
+        group of each sample. ``"class"`` gives each class its own threshold, which makes coverage
+        class-conditional.
     score, temperature, class_bias, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`. The edges of `Bins` are learned from the tuning samples.
     trust : TrustScore, optional
@@ -243,7 +260,7 @@ class MondrianConformal(CellPredictor):
     paper_rules : bool
         True follows the paper's authors, without a guarantee: plain 1 - alpha quantiles (the higher
         of two neighbours), empty sets in cells without calibration samples, and edges of `Bins`
-        computed again from the samples to predict. See `MondrianConformal.paper`.
+        computed again from the samples to predict.
 
     Examples
     --------
@@ -278,16 +295,6 @@ class MondrianConformal(CellPredictor):
         label's own probability, a temperature fitted on the calibration samples, empty sets
         allowed. ``MondrianConformal.paper(by=Groups("skin_type"))`` is their GROUPWISE. `changes`
         are parameters that should differ, `trust` among them.
-
-        Examples
-        --------
-        >>> from trustsets import ModelOutputs
-        >>> p = [0.9, 0.8, 0.7, 0.6, 0.5]
-        >>> outputs = ModelOutputs(probabilities=np.stack([p, np.subtract(1, p)], axis=1),
-        ...                        labels=[1] * 5, classes=[0, 1], groups={"site": ["north"] * 5})
-        >>> groupwise = MondrianConformal.paper(by=Groups("site"), temperature=1.0)
-        >>> groupwise.calibrate(outputs).predict_set(outputs, alpha=0.4).thresholds[0]
-        np.float64(0.8)
         """
         setting: dict[str, Any] = {
             "by": Bins(
@@ -341,10 +348,7 @@ class MondrianConformal(CellPredictor):
 
     @property
     def cell_counts_(self) -> dict[str, int]:
-        """Calibration samples of each class, group or cell, by name.
-
-        Groups of several columns are joined by a comma, cells of a grid are numbered.
-        """
+        """Calibration samples of each class, group or cell (these are numbered), by name."""
         partition, sizes = self.conditions_on, [len(members) for members in self._members]
         names = [str(name) for name in self.classes_.tolist()]
         if isinstance(partition, FittedGroups):
@@ -386,50 +390,29 @@ class MondrianConformal(CellPredictor):
             thresholds.values[cells < 0] = -np.inf
         return thresholds
 
-    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
-        return None if self.paper_rules else super()._exact_p_values(outputs, scores)
-
-    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
-        if self.paper_rules:
-            return Predictor._leave_one_out_thresholds(self, scores, alphas)
-        return super()._leave_one_out_thresholds(scores, alphas)
-
-    def check_weights(self) -> None:
-        """The authors' rule has no weights."""
-        if self.paper_rules:
-            Predictor.check_weights(self)
-
-    def quantile_fits(
-        self, outputs: ModelOutputs, alpha: float, code: int | None
-    ) -> tuple[list[QuantileFit], Codes]:
-        """The fit of the constant function over the samples of one cell."""
-        frame = Predictor if self.paper_rules else CellPredictor
-        return frame.quantile_fits(self, outputs, alpha, code)
-
     def _warn_about_small_cells(self, alpha: float) -> None:
         sizes = [len(members) for members in self._members if len(members)]
         small = sum(conformal_rank(size, alpha) > size for size in sizes)
-        if not small:
-            return
-        what, effect = "groups", "their sets are full"
-        if self.is_class_conditional:
-            what, effect = "classes", "these classes are in every set"
-        warnings.warn(
-            f"{small} of {len(sizes)} {what} have too few calibration samples for alpha={alpha:g} "
-            f"(the smallest has {min(sizes)}); {effect}. Use fewer {what}, more data or a larger "
-            "alpha.",
-            TrustSetsWarning,
-            stacklevel=4,
-        )
+        if small:
+            what, effect = "groups", "their sets are full"
+            if self.is_class_conditional:
+                what, effect = "classes", "these classes are in every set"
+            warnings.warn(
+                f"{small} of {len(sizes)} {what} have too few calibration samples for "
+                f"alpha={alpha:g} (the smallest has {min(sizes)}); {effect}. Use fewer {what}, "
+                "more data or a larger alpha.",
+                TrustSetsWarning,
+                stacklevel=4,
+            )
 
     def _guarantee(self) -> str:
         if self.paper_rules:
             return "none, because the authors' own rule leaves out the finite-sample correction."
-        by_class = self._partition is None
-        what = "class (class-conditional)" if by_class else "cell (group-conditional)"
+        cell = (
+            "class (class-conditional)" if self._partition is None else "cell (group-conditional)"
+        )
         return (
-            "the sets contain the true class with probability at least 1 - alpha within every "
-            f"{what}."
+            f"the sets contain the true class with probability at least 1 - alpha in every {cell}."
         )
 
 

@@ -1,8 +1,7 @@
 """`Monitor`: takes batches with and without labels, and says when coverage breaks.
 
-First comes `Monitor`, then what it says (`Verdict`), then what it has counted and bet on so far:
-`MonitorState`, which is written to disk as a whole or not at all. The predictor is not in the file,
-only a digest of its calibration.
+First comes `Monitor`, then what it says (`Verdict`), then the sequential tests, then what it has
+counted and bet on so far (`MonitorState`), which is what it stores.
 """
 
 import math
@@ -17,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
@@ -24,23 +24,24 @@ from trustsets._checks import check_open, encode_labels
 from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
-from trustsets._storage import require, require_increasing, require_numbers, storable
+from trustsets._storage import storable
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData
-from trustsets.monitor.sequential import (
-    MOST_SAMPLES,
-    EmpiricalDistribution,
-    Evidence,
-    MeanTrack,
-    miss_bets,
-    rank_bets,
-    share_intervals,
-    tail_bets,
-)
 from trustsets.outputs import ModelOutputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.calibration import resolve_seed
+
+__all__ = [
+    "EmpiricalDistribution",
+    "Evidence",
+    "Monitor",
+    "Verdict",
+    "miss_bets",
+    "rank_bets",
+    "share_intervals",
+    "tail_bets",
+]
 
 # Shares of the false-alarm rate: coverage of all samples; scores of all samples; scores of regions,
 # of classes and of groups; statistics that need no label.
@@ -71,16 +72,39 @@ _LOG_TEN = math.log(10.0)
 # Alarms that the sentences name; the tables have all.
 _MOST_NAMED = 5
 
+# Values are rounded to so many binary digits before they are compared, so that any number of them
+# takes little memory. Rounded values tie, and ties are broken at random: p-values stay exact.
+_DIGITS = 10
+# Values that are ranked at a time; each is compared with all before it in the piece.
+_PIECE = 256
+
+# A bet multiplies the odds of a miss, or of a large score, by one of these.
+_ODDS = (1.5, 2.5, 5.0)
+# Bets on a shift of any statistic: odds of the lowest and of the highest tenth, and slopes.
+_TAIL = 0.1
+_TAIL_ODDS = (2.0, 4.0)
+_SLOPES = (-0.8, 0.8)
+# Nobody knows when a change comes: a part of the capital starts to bet at every sample, as in the
+# procedure of Shiryaev and Roberts, but with parts that add up to 1, so that the false-alarm rate
+# holds over an unlimited time. After t samples, log(c) / log(t + c) of the capital has not started
+# to bet. Of all slow decays this costs little at late changes: about log t + 2 log log t in units
+# of log evidence.
+_DELAY = 20.0
+
+# Steps of a bisection in [0, 1], and the prior Beta(1/2, 1/2) of the mixture.
+_STEPS = 60
+_PRIOR = 0.5
+
 
 @final
 class Monitor:
     """Watches the coverage of a calibrated predictor on new samples.
 
     With labels, it counts coverage and set sizes of all samples and by region of Conf and Trust,
-    class and group, with intervals that hold at all times at once, and tests whether the labels
-    agree less with the model than before. Without labels, it tests whether Conf, Trust, set sizes
-    and features have changed. If nothing changes, the probability that any of these tests ever
-    gives an alarm is at most `false_alarm`, however often one looks.
+    class and group, and tests whether the labels agree less with the model than before. Without
+    labels, it tests whether Conf, Trust, set sizes and features have changed. If nothing changes,
+    the probability that any of these tests ever gives an alarm is at most `false_alarm`, however
+    often one looks.
 
     Parameters
     ----------
@@ -89,9 +113,9 @@ class Monitor:
     alpha : float
         Allowed miscoverage of the sets.
     reference : ModelOutputs, optional
-        The samples that the predictor was calibrated on. New samples are compared with them from
-        the first one on. Without, the scores that the predictor keeps are the reference of all
-        samples together, and the earlier new samples that of everything else.
+        The samples that the predictor was calibrated on, with which new samples are compared from
+        the first one on. Without, only scores of all samples together are compared with those of
+        the calibration, and everything else with the earlier new samples.
     false_alarm : float
         Probability of any alarm if nothing changes.
     level : float
@@ -103,14 +127,13 @@ class Monitor:
 
     Notes
     -----
-    About half of all calibrated predictors cover less than 1 - alpha although nothing has changed.
-    So each new score is ranked among those of the calibration samples and of all earlier new
-    samples; such ranks are uniform if nothing changes (Vovk, Gammerman and Shafer 2005). The test
-    of misses allows for the rate of misses that the calibration samples explain (exact for
+    Each new score is ranked among those of the calibration samples and of all earlier new samples;
+    such ranks are uniform if nothing changes (Vovk, Gammerman and Shafer 2005). The test of misses
+    allows for the rate of misses that the calibration samples explain (exact for
     `StandardConformal`, and for other methods to first order in 1 / n).
 
-    Labels that come later must come for a choice of samples that does not depend on how hard they
-    are. After an alarm, calibrate on recent samples and begin a new monitor.
+    Late labels must come for a choice of samples that does not depend on how hard they are. After
+    an alarm, calibrate on recent samples and begin a new monitor.
 
     Examples
     --------
@@ -184,8 +207,7 @@ class Monitor:
             Name of the batch; one of a name that was taken before is left out.
         in_order : bool
             The samples are in the order in which they came. By default their order within the
-            batch counts for nothing: files are often sorted, and sorted samples look as if they
-            changed all the time.
+            batch counts for nothing, as files are often sorted.
         """
         if batch in self._state.batches:
             return self
@@ -203,14 +225,9 @@ class Monitor:
     def label(
         self, ids: Any, labels: Any, *, batch: str | None = None, in_order: bool = False
     ) -> int:
-        """Take labels of samples that wait for them; returns how many of the ids were waiting.
+        """Take true classes of samples that wait for them; return how many ids were waiting.
 
-        Parameters
-        ----------
-        ids, labels : arrays of shape (m,)
-            Identities and true classes. Unknown identities are ignored.
-        batch, in_order
-            As in `observe`.
+        `batch` and `in_order` are as in `observe`. Unknown identities are ignored.
         """
         if batch in self._state.batches:
             return 0
@@ -273,7 +290,7 @@ class Monitor:
             pending=len(state.pending),
             dropped=state.dropped,
             batches=len(state.batches),
-            parts=_part_rows(state, self._predictor.classes_.size),
+            parts=_part_rows(state),
             tests=tuple(tests),
         )
 
@@ -424,7 +441,8 @@ class PartRow:
     """Coverage and set size of the labelled samples of one part.
 
     `kind` is ``"all"``, ``"region"``, ``"class"`` or ``"group"``, and `part` says it in words.
-    Counts come with those of the last batch alone; intervals hold at all times at once.
+    Counts come with those of the last batch alone; intervals hold at all times at once, and `size`
+    is a mean.
     """
 
     kind: str
@@ -437,8 +455,6 @@ class PartRow:
     lower: float
     upper: float
     size: float
-    size_lower: float
-    size_upper: float
 
 
 @final
@@ -471,15 +487,12 @@ class Verdict(PlainData):
     alarm : bool
         Whether any test has given an alarm. It stays until a new monitor is begun.
     alpha, false_alarm, level : float
-        Allowed miscoverage; probability of any alarm, ever, if nothing changes; confidence level
-        of the intervals.
+        As in `Monitor`.
     samples, labelled, pending, dropped, batches : int
         Samples seen; with labels; waiting for their labels; given up because too many waited;
         batches taken.
-    parts : tuple of PartRow
-        Coverage and sizes, where there are labels.
-    tests : tuple of TestRow
-        All tests.
+    parts, tests : tuple of PartRow, tuple of TestRow
+        Coverage and sizes, where there are labels; and all tests.
     """
 
     alarm: bool
@@ -570,36 +583,200 @@ def _percent(share: float) -> str:
     return f"{100.0 * share:.1f}%"
 
 
-def _test_row(kind: str, part: str, evidence: Evidence, needed: float) -> TestRow:
+def _test_row(kind: str, part: str, evidence: "Evidence", needed: float) -> TestRow:
     now, peak, wanted = (value / _LOG_TEN for value in (evidence.now, evidence.peak, needed))
     return TestRow(kind, part, evidence.count, now, peak, wanted, evidence.alarm_at)
 
 
-def _part_rows(state: "MonitorState", n_classes: int) -> tuple[PartRow, ...]:
+def _part_rows(state: "MonitorState") -> tuple[PartRow, ...]:
     parts = [part for part in state.parts if part.count]
     count = np.array([part.count for part in parts], dtype=np.float64)
     covered = np.array([part.covered for part in parts], dtype=np.float64)
     lower, upper = share_intervals(covered, count, state.setting.level)
-    rows = []
-    for part, low, high in zip(parts, lower.tolist(), upper.tolist(), strict=True):
-        size_lower, size_upper = part.sizes.interval(state.setting.level)
-        rows.append(
-            PartRow(
-                kind=part.kind,
-                part=part.name,
-                n=part.count,
-                covered=part.covered,
-                batch_n=part.batch[0],
-                batch_covered=part.batch[1],
-                coverage=part.covered / part.count,
-                lower=low,
-                upper=high,
-                size=n_classes * part.sizes.mean,
-                size_lower=n_classes * size_lower,
-                size_upper=n_classes * size_upper,
-            )
+    return tuple(
+        PartRow(
+            kind=part.kind,
+            part=part.name,
+            n=part.count,
+            covered=part.covered,
+            batch_n=part.batch[0],
+            batch_covered=part.batch[1],
+            coverage=part.covered / part.count,
+            lower=low,
+            upper=high,
+            size=part.sizes / part.count,
         )
-    return tuple(rows)
+        for part, low, high in zip(parts, lower.tolist(), upper.tolist(), strict=True)
+    )
+
+
+# ---- Sequential tests and intervals ------------------------------------------------------------
+
+# Three steps lead from a stream of numbers to an alarm. `EmpiricalDistribution` ranks each number
+# among all before it. If nothing changes, these conformal p-values are independent and uniform,
+# whatever the law of the numbers and however many are equal (Vovk, Gammerman and Shafer 2005,
+# chapter 8). Bets turn p-values, or misses, into factors. `Evidence` multiplies the factors: it is
+# the capital of a gambler who bets against the hypothesis that nothing has changed. Under the
+# hypothesis it is a test martingale (or smaller), so it ever reaches 1 / q with probability q at
+# most, however often one looks (Ville 1939).
+
+
+@final
+@storable
+@dataclass
+class EmpiricalDistribution:
+    """All values of a stream so far: distinct ones in increasing order, and how often each came.
+
+    Examples
+    --------
+    >>> earlier = EmpiricalDistribution()
+    >>> earlier.add(np.array([1.0, 2.0, 2.0, 5.0]))
+    >>> earlier.p_values(np.array([4.0, 2.0]), draws=np.array([0.5, 0.5])).round(3).tolist()
+    [0.3, 0.583]
+    """
+
+    values: Floats = field(default_factory=lambda: np.empty(0))
+    counts: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def add(self, values: Floats) -> None:
+        """Add values without ranking them."""
+        self._merge(_rounded(values))
+
+    def p_values(self, values: Floats, draws: Floats) -> Floats:
+        """Rank values one after the other, and add each after it was ranked, shape (m,).
+
+        With g of the N values before larger, e equal, and a uniform draw U that breaks ties, it is
+        ``(g + U (e + 1)) / (N + 1)``: small where a value is large.
+        """
+        rounded, ranks = _rounded(values), np.empty(values.size)
+        for start in range(0, values.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            ranks[piece] = self._rank(rounded[piece], draws[piece])
+            self._merge(rounded[piece])
+        return ranks
+
+    def _rank(self, values: Floats, draws: Floats) -> Floats:
+        up_to = np.concatenate([[0], np.cumsum(self.counts)])
+        below = up_to[np.searchsorted(self.values, values, side="left")]
+        not_above = up_to[np.searchsorted(self.values, values, side="right")]
+        before = np.tri(values.size, k=-1, dtype=bool)
+        larger = up_to[-1] - not_above + np.sum(before & (values > values[:, None]), axis=1)
+        equal = not_above - below + np.sum(before & (values == values[:, None]), axis=1)
+        return np.asarray((larger + draws * (equal + 1)) / (up_to[-1] + 1 + np.arange(values.size)))
+
+    def _merge(self, values: Floats) -> None:
+        joined = np.concatenate([self.values, values])
+        times = np.concatenate([self.counts, np.ones(values.size, dtype=np.int64)])
+        self.values, inverse = np.unique(joined, return_inverse=True)
+        self.counts = np.bincount(inverse, weights=times).astype(np.int64)
+
+
+def _rounded(values: Floats) -> Floats:
+    """Numbers with `_DIGITS` binary digits; infinite ones stay infinite."""
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(mantissa * 2.0**_DIGITS), exponent - _DIGITS)) + 0.0
+
+
+def miss_bets(misses: Any, rate: float) -> Floats:
+    """Bets against "the rate of misses is at most `rate`", shape (m, B), in logarithms."""
+    odds = np.array(_ODDS)
+    return np.asarray(misses[:, None] * np.log(odds) - np.log1p((odds - 1.0) * rate))
+
+
+def rank_bets(p_values: Floats, alpha: float) -> Floats:
+    """Bets that more than a share alpha of p-values is at most alpha: scores have risen."""
+    return miss_bets(p_values <= alpha, alpha)
+
+
+def tail_bets(p_values: Floats) -> Floats:
+    """Bets that p-values are not uniform: more of them low, or high."""
+    odds = np.array(_TAIL_ODDS)
+    tails = [p_values <= _TAIL, p_values >= 1.0 - _TAIL]
+    steps = [tail[:, None] * np.log(odds) - np.log1p((odds - 1.0) * _TAIL) for tail in tails]
+    slopes = np.log1p(np.array(_SLOPES) * (2.0 * p_values[:, None] - 1.0))
+    return np.hstack([*steps, slopes])
+
+
+@final
+@storable
+@dataclass
+class Evidence:
+    """Capital of several bets, as logarithms.
+
+    `wealth`, of shape (B,), is what each bet has made of its started parts. `now` is the evidence
+    after the last of `count` samples, `peak` the largest so far, and `alarm_at` the sample at which
+    it first reached what an alarm needs; 0 if it never did.
+    """
+
+    wealth: Floats
+    count: int = 0
+    peak: float = 0.0
+    alarm_at: int = 0
+    now: float = 0.0
+
+    @classmethod
+    def start(cls, n_bets: int) -> "Evidence":
+        """Capital of 1 that has not started to bet."""
+        return cls(np.full(n_bets, -np.inf))
+
+    def update(self, bets: Floats, needed: float) -> None:
+        """Bet on samples in their order, by log factors of shape (m, B)."""
+        if len(bets) == 0:
+            return
+        waiting = _waiting(self.count + np.arange(len(bets) + 1))
+        begun = np.log(waiting[:-1] - waiting[1:])
+        product = np.cumsum(bets, axis=0)
+        # R_t = P_t (R_0 + sum_{s <= t} w_s / P_{s-1}), where P_t is the product of the factors.
+        earlier = np.vstack([np.zeros(bets.shape[1]), product[:-1]])
+        started = np.vstack([self.wealth, begun[:, None] - earlier])
+        wealth = product + np.logaddexp.accumulate(started, axis=0)[1:]
+        mean = special.logsumexp(wealth, axis=1) - np.log(bets.shape[1])
+        total = np.logaddexp(np.log(waiting[1:]), mean)
+        reached = np.flatnonzero(total >= needed)
+        if reached.size and not self.alarm_at:
+            self.alarm_at = self.count + int(reached[0]) + 1
+        self.wealth, self.now = wealth[-1], float(total[-1])
+        self.count, self.peak = self.count + len(bets), max(self.peak, float(total.max()))
+
+
+def _waiting(count: Any) -> Floats:
+    """Share of the capital that has not started to bet after so many samples."""
+    return np.asarray(np.log(_DELAY) / np.log(count + _DELAY))
+
+
+def share_intervals(hits: Floats, count: Floats, level: float) -> tuple[Floats, Floats]:
+    """Time-uniform interval of a probability from so many hits of so many trials, elementwise.
+
+    The probabilities p at which the likelihood of a mixture over all probabilities is less than
+    1 / (1 - level) times that of p (Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon 2021).
+
+    Examples
+    --------
+    >>> low, high = share_intervals(np.array([900.0]), np.array([1000.0]), level=0.95)
+    >>> round(float(low[0]), 3), round(float(high[0]), 3)
+    (0.862, 0.931)
+    """
+    misses = count - hits
+    mixture = special.betaln(hits + _PRIOR, misses + _PRIOR) - special.betaln(_PRIOR, _PRIOR)
+
+    def is_out(p: Floats) -> Floats:
+        likelihood = special.xlogy(hits, p) + special.xlog1py(misses, -p)
+        return np.asarray(mixture - likelihood >= -np.log1p(-level))
+
+    centre = np.where(count > 0, hits / np.maximum(count, 1.0), 0.5)
+    ends = []
+    for bound in (0.0, 1.0):
+        outer, inner = np.full(centre.shape, bound), centre.copy()
+        with np.errstate(divide="ignore"):
+            for _ in range(_STEPS):
+                middle = (outer + inner) / 2.0
+                out = is_out(middle)
+                outer, inner = np.where(out, middle, outer), np.where(out, inner, middle)
+        ends.append(outer)
+    return ends[0], ends[1]
 
 
 # ---- State ------------------------------------------------------------------------------------
@@ -624,7 +801,6 @@ class Setting:
         check_open(false_alarm=self.false_alarm, level=self.level)
         if self.most_pending < 0:
             raise InputError(f"most_pending must not be negative; got {self.most_pending}.")
-        require(0 <= self.seed < 1 << 63, "Setting.seed", "must not be negative")
 
     def needed(self, weight: float) -> float:
         """Log evidence that an alarm of a test needs, which has a share of the rate."""
@@ -644,14 +820,6 @@ class Regions:
 
     confidence: Floats
     trust: Floats | None
-
-    def check_state(self) -> None:
-        """Refuse edges that no samples give, for `storage`."""
-        require_numbers(self.confidence, "Regions.confidence", None)
-        require_increasing(self.confidence, "Regions.confidence")
-        if self.trust is not None:
-            require_numbers(self.trust, "Regions.trust", self.confidence.size + 1, None)
-            require_increasing(self.trust, "Regions.trust")
 
     @classmethod
     def fit(cls, outputs: ModelOutputs) -> Self:
@@ -703,14 +871,6 @@ class Directions:
     variances: Floats
     rest: float
 
-    def check_state(self) -> None:
-        """Refuse what no features give, for `storage`."""
-        require_numbers(self.mean, "Directions.mean", None)
-        require_numbers(self.axes, "Directions.axes", None, self.mean.size)
-        require_numbers(self.variances, "Directions.variances", len(self.axes))
-        positive = bool((self.variances > 0).all()) and 0.0 < self.rest < np.inf
-        require(positive, "Directions.variances", "must be > 0")
-
     @classmethod
     def fit(cls, features: Array) -> Self:
         """Learn from the features of some samples, which must not be ranked afterwards."""
@@ -753,19 +913,6 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.ids.size)
-
-    def check_state(self) -> None:
-        """Refuse what no samples give, for `storage`."""
-        m = self.ids.size
-        shaped = self.scores.ndim == 2 and self.scores.shape == self.mask.shape
-        require(shaped and len(self.scores) == m, "Samples.scores", "must be K for each sample")
-        require(not np.isnan(self.scores).any(), "Samples.scores", "must not be NaN")
-        require_numbers(self.regions, "Samples.regions", m)
-        texts = all(
-            isinstance(column, np.ndarray) and column.shape == (m,) and column.dtype.kind == "U"
-            for column in (self.ids, *self.groups.values())
-        )
-        require(texts, "Samples.groups", "must be one text for each sample")
 
     @classmethod
     def none(cls, n_classes: int) -> Self:
@@ -822,17 +969,9 @@ class Part:
     count: int = 0
     covered: int = 0
     batch: tuple[int, int] = (0, 0)
-    sizes: MeanTrack = field(default_factory=MeanTrack)
+    sizes: int = 0  # sum of the sizes of the sets
     earlier: EmpiricalDistribution = field(default_factory=EmpiricalDistribution)
     evidence: Evidence = field(default_factory=lambda: Evidence.start(_BETS["miss"]))
-
-    def check_state(self) -> None:
-        """Refuse what no samples give, for `storage`."""
-        counted = 0 <= self.covered <= self.count == self.evidence.count == self.sizes.count
-        require(counted and 0 < self.weight <= 1, "Part.covered", "must be a part of the samples")
-        last = 0 <= self.batch[1] <= self.batch[0] <= self.count
-        require(last, "Part.batch", "must be a part of the samples")
-        require(self.evidence.wealth.size == _BETS["miss"], "Part.evidence", "has other bets")
 
     def contains(self, regions: Codes, codes: Codes, groups: Mapping[str, Array]) -> Any:
         """Which samples it is about, from their regions, label codes and groups."""
@@ -842,13 +981,13 @@ class Part:
             return groups.get(self.column, np.full(len(codes), "")) == self.value
         return (regions if self.kind == "region" else codes) == self.code
 
-    def add(self, covered: Any, shares: Floats, scores: Floats, setting: Setting) -> None:
-        """Take labelled samples: whether covered, size as a share of K, score of the label."""
+    def add(self, covered: Any, sizes: Codes, scores: Floats, setting: Setting) -> None:
+        """Take labelled samples: whether covered, set size, score of the label."""
         draws = setting.draws(f"{self.kind}:{self.name}", self.count, scores.size)
         bets = rank_bets(self.earlier.p_values(scores, draws), setting.alpha)
         self.evidence.update(bets, setting.needed(self.weight))
-        self.sizes.add(shares, setting.level)
         hits = int(np.count_nonzero(covered))
+        self.sizes += int(sizes.sum())
         self.count, self.covered = self.count + scores.size, self.covered + hits
         self.batch = (self.batch[0] + scores.size, self.batch[1] + hits)
 
@@ -863,11 +1002,6 @@ class Drift:
     weight: float
     earlier: EmpiricalDistribution = field(default_factory=EmpiricalDistribution)
     evidence: Evidence = field(default_factory=lambda: Evidence.start(_BETS["drift"]))
-
-    def check_state(self) -> None:
-        """Refuse what no samples give, for `storage`."""
-        require(0 < self.weight <= 1, "Drift.weight", "must lie in (0, 1]")
-        require(self.evidence.wealth.size == _BETS["drift"], "Drift.evidence", "has other bets")
 
     def add(self, values: Floats, setting: Setting) -> None:
         """Take the statistic of samples."""
@@ -897,26 +1031,17 @@ class MonitorState:
     dropped: int = 0
     batches: tuple[str, ...] = ()
 
-    def check_state(self) -> None:
-        """Refuse parts that do not belong together, for `storage`."""
-        require(0.0 < self.rate <= 1.0, "MonitorState.rate", "must lie in (0, 1]")
-        started = (self.regions is not None) == bool(self.parts)
-        require(started, "MonitorState.regions", "must be there with the parts")
-        require(self.coverage.wealth.size == _BETS["miss"], "MonitorState.coverage", "is other")
-        counts = (self.samples, self.dropped)
-        require(all(0 <= n < MOST_SAMPLES for n in counts), "MonitorState.samples", "must count")
-
     def label(self, samples: Samples, codes: Codes) -> None:
         """Take labels of measured samples."""
         rows = np.arange(len(samples))
-        covered = samples.mask[rows, codes]
-        shares, scores = samples.sizes / samples.mask.shape[1], samples.scores[rows, codes]
+        covered, sizes = samples.mask[rows, codes], samples.sizes
+        scores = samples.scores[rows, codes]
         needed = self.setting.needed(WEIGHTS["coverage"] / 2.0)
         self.coverage.update(miss_bets(~covered, self.rate), needed)
         for part in self.parts:
             inside = part.contains(samples.regions, codes, samples.groups)
             if inside.any():
-                part.add(covered[inside], shares[inside], scores[inside], self.setting)
+                part.add(covered[inside], sizes[inside], scores[inside], self.setting)
 
 
 def make_parts(

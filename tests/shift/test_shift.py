@@ -1,0 +1,627 @@
+"""Predictors for other populations: label shift and covariate shift."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from trustsets import (
+    APS,
+    Classes,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Custom,
+    Entropy,
+    Groups,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    Softmax,
+    StandardConformal,
+    load,
+)
+from trustsets._quantiles import conformal_quantile
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.predictors.quantiles import weighted_quantiles
+from trustsets.shift import (
+    ClassPrevalence,
+    CovariateWeights,
+    WeightModel,
+    _cross_fit,
+    _normalised,
+    estimate_prevalence,
+    estimate_weights,
+)
+from trustsets.status import Status
+
+OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
+RANKS = Polynomial(2, (Confidence("rank"),))
+ANY_WARNING = "ignore::trustsets.errors.TrustSetsWarning"
+PREDICTORS = [
+    StandardConformal(),
+    MondrianConformal(by=Groups("site")),
+    MondrianConformal(by="class"),
+    ConditionalConformal(basis=RANKS),
+    ConditionalConformal(basis=Intercept()),
+    ConditionalConformal(basis=RANKS + Groups("site", penalty=2.0), allow_empty=True),
+    ConditionalConformal(basis=RANKS, per_class=True),
+    ConditionalConformal(score=Softmax(), basis=Polynomial(1, (Confidence(),))),
+]
+
+
+def by_class(prevalences, n, seed, noise=1.0):
+    """Classes are not equally hard, so marginal coverage depends on their prevalences."""
+    rng = np.random.default_rng(seed)
+    width = len(prevalences)
+    labels = rng.choice(width, p=prevalences, size=n)
+    easy = np.linspace(2.6, 0.8, width)[labels]
+    logits = noise * rng.normal(size=(n, width)) + easy[:, None] * np.eye(width)[labels]
+    site = rng.choice(["a", "b"], size=n)
+    return ModelOutputs(
+        logits=1.5 * logits, labels=labels, groups={"site": site}, classes=range(width)
+    )
+
+
+def by_input(n, seed, tilt=0.0, move=0.0):
+    """Samples that are harder than the classifier thinks where the first feature is large."""
+    rng = np.random.default_rng(seed)
+    hard = rng.uniform(size=40 * n)
+    hard = hard[rng.uniform(size=hard.size) < np.exp(tilt * hard - max(tilt, 0.0))][:n]
+    z = rng.normal(size=(n, 4))
+    labels = (3.0 * z * (1.2 - hard)[:, None] + rng.gumbel(size=(n, 4))).argmax(axis=1)
+    return ModelOutputs(
+        logits=3.0 * z * (1.2 - 0.7 * hard)[:, None],
+        labels=labels,
+        features=np.column_stack([hard + move, z]),
+        groups={"site": np.where(hard > 0.6, "a", "b")},
+        classes=range(4),
+    )
+
+
+def log_weight(outputs):
+    """A known logarithm of the weight, from -1 to 2."""
+    return np.asarray(3.0 * outputs.features[:, :1] - 1.0, np.float64)
+
+
+def exact_prevalence(old, new):
+    """Prevalences that are known, not estimated."""
+    old, new = np.asarray(old, float), np.asarray(new, float)
+    return ClassPrevalence(new, new, new, old, 1.0)
+
+
+def adapt_to_prevalence(monkeypatch, predictor, prevalence):
+    """Adapt with known prevalences."""
+    monkeypatch.setattr("trustsets.shift.estimate_prevalence", lambda *_: prevalence)
+    return predictor.adapt(by_class(NEW, 60, 0))
+
+
+def adapt_to_weights(monkeypatch, predictor, function=log_weight):
+    """Adapt with known weights."""
+    model = WeightModel(Custom(function), np.zeros(1), np.ones(1), False, np.array([0.0, 1.0]))
+
+    def exact(calibration, *_):
+        return model, CovariateWeights("it", model.of(calibration), 0, 1, 0, 1.0)
+
+    monkeypatch.setattr("trustsets.shift.estimate_weights", exact)
+    return predictor.adapt(by_input(5, 0), shift="covariate")
+
+
+def program_threshold(problem, row, weight, alpha):
+    """Threshold of a weighted new sample, by the linear program that defines it."""
+    phi, scores, weights = problem
+    n, p = phi.shape
+    cost = np.concatenate([-(1 - alpha) * weight * row, (1 - alpha) * weights, alpha * weights])
+    equal = np.hstack([phi, np.eye(n), -np.eye(n)])
+    bounds = [(None, None)] * p + [(0, None)] * (2 * n)
+    result = linprog(cost, A_eq=equal, b_eq=scores, bounds=bounds)
+    return np.inf if result.status == 3 else float(row @ result.x[:p])
+
+
+def slow_threshold(predictor, weights, row, weight, alpha):
+    """Threshold by linear programs; with a group penalty it is limited by those of two others."""
+    fitted, scores = predictor.state_.fitted, predictor.state_.scores
+    phi = fitted.basis.design(predictor.calibration_)
+
+    def solve(alpha, multiple):
+        rows = [fitted.penalty]
+        rows += [] if fitted.group_penalty is None else [multiple * fitted.group_penalty]
+        penalty = np.vstack(rows) if multiple else fitted.penalty
+        zeros = np.zeros(2 * len(penalty))
+        all_weights = np.concatenate([weights, np.ones(zeros.size)])
+        problem = np.vstack([phi, penalty, -penalty]), np.append(scores, zeros), all_weights
+        return program_threshold(problem, row, weight, alpha)
+
+    if fitted.group_penalty is None:
+        return solve(alpha, 0.0)
+    low, high = solve(alpha, 1.0), solve(alpha / 4, 2.0)
+    return np.clip(solve(alpha, 0.0), low, max(low, high))
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        RANKS,
+        Polynomial(3, (Confidence("rank"),), penalty=2.0),
+        RANKS + Groups("site", penalty=2.0),
+        RANKS + Groups("site"),
+        RANKS + Classes(penalty=2.0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["label", "covariate", "covariate, ties"])
+def test_conditional_sets_are_those_of_weighted_linear_programs(basis, kind, monkeypatch):
+    predictor = ConditionalConformal(basis=basis, allow_empty=True)
+    if kind == "label":
+        calibration, test = by_class(OLD, 80, 0), by_class(NEW, 24, 1)
+        predictor.calibrate(calibration, tuning=by_class(OLD, 50, 2))
+        adapted = adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, NEW))
+        weights, new = (NEW / OLD)[calibration.codes], np.tile(NEW / OLD, (24, 1))
+    else:
+        calibration, test = by_input(80, 0), by_input(8, 1, tilt=3.0)
+        digits = 1 if "ties" in kind else 9
+        calibration = calibration.with_logits(calibration.logits.round(digits))
+        predictor.calibrate(calibration, tuning=by_input(50, 2))
+        adapted = adapt_to_weights(monkeypatch, predictor)
+        weights = np.exp(log_weight(calibration)[:, 0])
+        new = np.tile(np.exp(log_weight(test)), (1, 4))
+    sets, fitted = adapted.predict_set(test, 0.2), predictor.conditions_on
+    matrix, exact = predictor.scores(test), np.empty(sets.mask.shape)
+    for i, y in np.ndindex(exact.shape):
+        row = fitted.design_for(test.take([i]), np.array([y]))[0]
+        exact[i, y] = slow_threshold(predictor, weights, row, new[i, y], 0.2)
+    np.testing.assert_array_equal(sets.mask, matrix <= exact + 1e-9)
+    if sets.thresholds.ndim == 1:
+        np.testing.assert_allclose(sets.thresholds, exact[:, 0], rtol=1e-9, atol=1e-9)
+    assert 0 < sets.mask.sum() < sets.mask.size
+    assert (sets.mask != predictor.predict_set(test, 0.2).mask).any()
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("digits", [0, 9])
+@pytest.mark.parametrize("kind", ["label", "covariate"])
+def test_equal_weights_change_no_set(predictor, digits, kind, monkeypatch):
+    if kind == "label":
+        calibration, test = by_class(OLD, 300, 0), by_class(OLD, 200, 1)
+    else:
+        calibration, test = by_input(300, 0), by_input(200, 1)
+    test = test.with_logits(test.logits.round(digits))
+    predictor.calibrate(calibration.with_logits(calibration.logits.round(digits)))
+    if kind == "label":
+        adapted = adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, OLD))
+    else:
+        adapted = adapt_to_weights(
+            monkeypatch, predictor, lambda outputs: 0.0 * log_weight(outputs)
+        )
+    for alpha in (0.1, 0.25):
+        expected = predictor.predict_set(test, alpha)
+        np.testing.assert_array_equal(adapted.predict_set(test, alpha).mask, expected.mask)
+
+
+@pytest.mark.filterwarnings(ANY_WARNING)
+@pytest.mark.parametrize("by", [None, Groups("site"), "class"])
+@pytest.mark.parametrize("kind", ["label", "covariate"])
+def test_quantiles_count_weights(by, kind, monkeypatch):
+    """The smallest score up to which weights reach their share, the new sample's counted."""
+    predictor = StandardConformal() if by is None else MondrianConformal(by=by)
+    if kind == "label":
+        calibration, test = by_class(OLD, 300, 6), by_class(NEW, 20, 7)
+        predictor.calibrate(calibration)
+        adapted = adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, NEW))
+        weights, new = (NEW / OLD)[calibration.codes], np.tile(NEW / OLD, (20, 1))
+    else:
+        calibration, test = by_input(300, 3), by_input(40, 4)
+        adapted = adapt_to_weights(monkeypatch, predictor.calibrate(calibration))
+        weights, new = np.exp(log_weight(calibration)[:, 0]), np.exp(log_weight(test))
+        new = np.tile(new, (1, 4 if by == "class" else 1))
+    sets, scores = adapted.predict_set(test, 0.1), predictor.state_.scores
+    thresholds = sets.thresholds if sets.thresholds.ndim == 2 else sets.thresholds[:, None]
+    assert thresholds.shape == new.shape
+    for i, y in np.ndindex(thresholds.shape):
+        cell = np.ones(300, bool)
+        if by == "class":
+            cell = calibration.codes == y
+        elif by is not None:
+            cell = calibration.groups["site"] == test.groups["site"][i]
+        goal = 0.9 * (weights[cell].sum() + new[i, y]) - 1e-9
+        reached = [s for s in scores[cell] if weights[cell & (scores <= s)].sum() >= goal]
+        assert thresholds[i, y] == min(reached, default=np.inf)
+    # A sample has the same set, for the same reason, alone and among others.
+    for i in range(3):
+        alone = adapted.predict_set(test[i], 0.1)
+        assert alone.status[0] == sets.status[i]
+        np.testing.assert_array_equal(alone.thresholds[0], sets.thresholds[i])
+
+
+def columns(outputs):
+    """Columns of one's own, which a file can name."""
+    return outputs.features[:, :2]
+
+
+@pytest.mark.filterwarnings(ANY_WARNING)
+@pytest.mark.parametrize("of", [None, "statistics", "features", Groups("site"), Custom(columns)])
+def test_an_adapted_predictor_is_saved_and_says_what_it_guarantees(of, tmp_path):
+    """Label shift where `of` is None."""
+    calibration, new, test = by_input(400, 0), by_input(300, 1, tilt=2.0), by_input(100, 2)
+    shift = {"shift": "label"} if of is None else {"shift": "covariate", "of": of}
+    for predictor in (
+        StandardConformal(score=APS()),
+        MondrianConformal(by="class"),
+        ConditionalConformal(basis=Polynomial(2, (Entropy("rank"),))),
+    ):
+        adapted = predictor.calibrate(calibration).adapt(new, **shift)
+        adapted.save(tmp_path / "a.trustsets")
+        again = load(tmp_path / "a.trustsets")
+        mine, theirs = adapted.predict_set(test, (0.1, 0.2)), again.predict_set(test, (0.1, 0.2))
+        np.testing.assert_array_equal(mine.mask, theirs.mask)
+        np.testing.assert_array_equal(mine.thresholds, theirs.thresholds)
+        alone = adapted.predict_set(test.take([7]), (0.1, 0.2))
+        np.testing.assert_array_equal(alone.thresholds[0], mine.thresholds[7])
+        p_values = adapted.predict_p(test, (0.1, 0.2))
+        np.testing.assert_array_equal(p_values > 0.1, mine.mask[..., 0])
+        if of is None:
+            assert "if only the class prevalences differ" in again.summary()
+            np.testing.assert_array_equal(again.prevalence_.estimate, adapted.prevalence_.estimate)
+            assert not hasattr(again, "weights_") and mine.thresholds.shape == (100, 4, 2)
+        else:
+            assert "up to the error of estimated weights" in again.summary()
+            assert again.uses_features or of != "features"
+            np.testing.assert_array_equal(again.weights_.weights, adapted.weights_.weights)
+            assert not hasattr(again, "prevalence_")
+        for refused in (
+            lambda own: own.calibrate(calibration),
+            lambda own: own.update(test),
+            lambda own: own.forget(slice(0, 3)),
+            lambda own: own.leave_one_out(),
+        ):
+            with pytest.raises(InputError, match="original"):
+                refused(adapted)
+
+
+# Label shift.
+
+
+def test_weights_of_conditional_are_multiplicities(monkeypatch):
+    """A whole weight on a sample is as many copies of it."""
+    calibration, test = by_class([0.5, 0.25, 0.25], 400, 3), by_class(NEW, 800, 4)
+    counts = np.array([1, 3, 2])
+    tuning = by_class(OLD, 100, 5)
+    predictor = ConditionalConformal(basis=RANKS, allow_empty=True)
+    predictor.calibrate(calibration, tuning=tuning)
+    shares = exact_prevalence([1 / 3] * 3, counts / 6)
+    adapted = adapt_to_prevalence(monkeypatch, predictor, shares)
+    copies = calibration.take(np.repeat(np.arange(400), counts[calibration.codes]))
+    plain = ConditionalConformal(basis=RANKS, allow_empty=True).calibrate(copies, tuning=tuning)
+    phi = plain.conditions_on.design(test)
+    matrix = plain.scores(test)
+    model = plain._problem.fit(0.1)
+    sets = adapted.predict_set(test, 0.1)
+    for y in range(3):
+        # A new sample of weight 2 is one whose row is twice as long.
+        exact = model.thresholds(counts[y] * phi).values / counts[y]
+        np.testing.assert_array_equal(sets.mask[:, y], matrix[:, y] <= exact + 1e-9)
+    # The case is real: without weights the sets are others.
+    assert (sets.mask != predictor.predict_set(test, 0.1).mask).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weighted_quantiles_are_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    scores = np.sort(rng.normal(size=50).round(seed))
+    weights, new = rng.integers(0, 4, size=50).astype(float), np.array([0.0, 1.0, 7.0])
+    found = weighted_quantiles(scores, weights, new, (0.1, 0.37))
+    for k, own in enumerate(new):
+        for a, alpha in enumerate((0.1, 0.37)):
+            goal = (1 - alpha) * (weights.sum() + own)
+            fits = [s for s in scores if weights[scores <= s].sum() >= goal - 1e-9]
+            assert found[k, a] == (min(fits) if fits else np.inf)
+    for alpha in (0.01, 0.02, 0.1, 0.45):
+        plain = weighted_quantiles(scores, np.full(50, 0.3), np.array([0.3]), (alpha,))
+        assert plain[0, 0] == conformal_quantile(scores, alpha)
+    assert np.isinf(weighted_quantiles(scores, np.zeros(50), new, (0.1,))).all()
+
+
+def test_coverage_given_the_class_needs_no_weights(monkeypatch):
+    """Deterministic: fails if prevalences change class-conditional sets."""
+    predictor = MondrianConformal(by="class").calibrate(by_class(OLD, 400, 0))
+    adapted, test = (
+        adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, NEW)),
+        by_class(NEW, 200, 1),
+    )
+    mine, theirs = adapted.predict_set(test, 0.1), predictor.predict_set(test, 0.1)
+    np.testing.assert_array_equal(mine.mask, theirs.mask)
+
+
+def bayes(shares, n, seed):
+    """Logits of the best classifier, but for a temperature and a constant for each class."""
+    rng = np.random.default_rng(seed)
+    labels, means = rng.choice(3, p=shares, size=n), np.array([2.6, 1.7, 0.8])
+    x = rng.normal(size=(n, 3)) + np.diag(means)[labels]
+    return ModelOutputs(logits=1.7 * (x * means - means**2 / 2 + [0.5, 0.0, -0.3]), labels=labels)
+
+
+def test_intervals_of_prevalences_contain_the_true_values():
+    """At least 90 of 100 intervals of 95%, and estimates as far off as their errors say."""
+    results = [
+        estimate_prevalence(bayes(OLD, 1500, s), bayes(NEW, 1500, 500 + s)) for s in range(40)
+    ]
+    inside = [(result.low <= NEW) & (NEW <= result.high) for result in results]
+    assert np.mean(inside) > 0.9
+    errors = np.array([result.estimate - NEW for result in results])
+    stated = np.mean([(result.high - result.low) / 3.92 for result in results], axis=0)
+    np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), stated, rtol=0.35)
+    # False warnings are few.
+    assert not any(result.doubts() for result in results)
+
+
+@pytest.mark.parametrize("count", [1, 2, 49])
+def test_a_handful_of_unlabelled_samples_is_refused(count):
+    predictor = StandardConformal().calibrate(by_class(OLD, 400, 0))
+    with pytest.raises(InputError, match=f"50 unlabelled samples or more.* got {count}"):
+        predictor.adapt(by_class(NEW, count, 1))
+    assert predictor.adapt(by_class(NEW, 50, 1))
+
+
+def test_a_false_assumption_is_noticed_and_costs_coverage():
+    """The new samples are noisier, too: weights do not repair that, and adapt says so."""
+    predictor = StandardConformal(allow_empty=True).calibrate(by_class(OLD, 3000, 0))
+    with pytest.warns(TrustSetsWarning, match="more than the prevalences has changed"):
+        adapted = predictor.adapt(by_class(NEW, 2000, 1, noise=2.0))
+    test = by_class(NEW, 4000, 2, noise=2.0)
+    assert adapted.predict_set(test, 0.1).covers(test.labels).mean() < 0.85
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictor.adapt(by_class(NEW, 2000, 1))
+
+
+def test_classes_without_samples_or_without_a_share_do_no_harm():
+    calibration = by_class([0.7, 0.3, 0.0], 400, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        adapted = (
+            StandardConformal().calibrate(calibration).adapt(by_class([1.0, 0.0, 0.0], 300, 1))
+        )
+        conditional = ConditionalConformal(basis=RANKS).calibrate(calibration)
+        other = conditional.adapt(by_class([1.0, 0.0, 0.0], 300, 1))
+    assert adapted.prevalence_.estimate[2] == 0.0 and adapted.prevalence_.estimate[0] > 0.95
+    # Nothing is known of a class that calibration lacks.
+    assert (adapted.prevalence_.low[2], adapted.prevalence_.high[2]) == (0.0, 1.0)
+    for own in (adapted, other):
+        thresholds = own.predict_set(by_class(OLD, 30, 2), 0.1).thresholds
+        assert not np.isnan(thresholds).any()
+
+
+def test_wrong_input_is_refused(tmp_path):
+    outputs = by_class(OLD, 200, 0)
+    predictor = StandardConformal().calibrate(outputs)
+    with pytest.raises(InputError, match="shift"):
+        predictor.adapt(outputs, shift="concept")
+    with pytest.raises(InputError, match="classes"):
+        predictor.adapt(ModelOutputs(logits=np.zeros((5, 2))))
+    for other in (
+        ConditionalConformal(basis=RANKS, randomized=True),
+        MondrianConformal.paper(by=Groups("site"), temperature=1.0),
+    ):
+        with pytest.raises(InputError, match="adapt needs"):
+            other.calibrate(outputs).adapt(outputs)
+    predictor.save(tmp_path / "a.trustsets")
+    with pytest.raises(NotCalibratedError, match="calibration samples"):
+        load(tmp_path / "a.trustsets").adapt(outputs)
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
+@pytest.mark.parametrize("shift", ["label", "covariate"])
+@pytest.mark.parametrize("n_classes", [1, 2])
+@pytest.mark.parametrize("m", [1, 3])
+def test_one_class_and_one_sample_work(m, n_classes, shift):
+    rng = np.random.default_rng(0)
+    outputs = ModelOutputs(
+        logits=rng.normal(size=(200, n_classes)),
+        labels=np.arange(200) % n_classes,
+        groups={"site": ["a", "b"] * 100},
+    )
+    for predictor in (
+        StandardConformal(),
+        MondrianConformal(by="class"),
+        MondrianConformal(by=Groups("site")),
+        ConditionalConformal(basis=Groups("site")),
+    ):
+        adapted = predictor.calibrate(outputs).adapt(outputs, shift=shift)
+        sets = adapted.predict_set(outputs.take(np.arange(m)), 0.1)
+        assert sets.mask.shape == (m, n_classes) and sets.mask.any(axis=1).all()
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1, 1.0 / 3.0])
+def test_equal_weights_give_the_split_conformal_quantile(weight):
+    """Whatever the weight: sums of it are rounded, and the rank must not be off by one."""
+    alphas = (0.05, 0.1, 0.2, 0.25, 0.4, 0.5)
+    for n in range(1, 200):
+        scores, weights = np.arange(float(n)), np.full(n, weight)
+        values = weighted_quantiles(scores, weights, np.array([weight]), alphas)[0]
+        np.testing.assert_array_equal(values, [conformal_quantile(scores, a) for a in alphas])
+
+
+def test_a_class_that_calibration_lacks_keeps_its_weight():
+    shares = ClassPrevalence(
+        estimate=np.array([0.2, 0.8, 0.0]),
+        low=np.zeros(3),
+        high=np.ones(3),
+        calibration=np.array([0.4, 0.6, 0.0]),
+        fit_p=1.0,
+    )
+    np.testing.assert_allclose(shares.weights, [0.5, 4.0 / 3.0, 1.0])
+
+
+# Covariate shift.
+
+
+def test_ties_are_within_the_thresholds_they_make(monkeypatch):
+    """With constants alone, thresholds are weighted quantiles; most scores are tied."""
+    calibration, test = by_input(300, 0), by_input(200, 1)
+    calibration = calibration.with_logits(calibration.logits.round(0))
+    test = test.with_logits(test.logits.round(0))
+    fits = ConditionalConformal(score=Softmax(), basis=Intercept(), class_bias=None).calibrate(
+        calibration
+    )
+    quantiles = StandardConformal(score=Softmax()).calibrate(calibration)
+    for alpha in (0.05, 0.1, 0.25):
+        mine, theirs = (adapt_to_weights(monkeypatch, own) for own in (fits, quantiles))
+        expected = theirs.predict_set(test, alpha)
+        np.testing.assert_array_equal(mine.predict_set(test, alpha).mask, expected.mask)
+
+
+def test_no_sample_is_weighted_by_a_model_that_saw_it():
+    """Deterministic: fails if the weight of a sample depends on itself."""
+    numbers, seen = np.arange(40.0), []
+    is_new, folds = numbers >= 25, np.arange(40) % 5
+
+    def fit(columns, _):
+        seen.append(set(columns[:, 0]))
+        return np.array([0.0, float(len(seen))])
+
+    logs, mean = _cross_fit(fit, numbers[:, None], is_new, folds)
+    for fold, own in enumerate(seen):
+        assert own == set(numbers[folds != fold])
+        out = folds == fold
+        offset = np.log(np.sum(~is_new & ~out) / np.sum(is_new & ~out))
+        np.testing.assert_allclose(logs[out], (fold + 1) * numbers[out] + offset)
+    assert mean[1] == 3.0
+
+
+@pytest.mark.parametrize("of", ["features", Custom(lambda outputs: outputs.features[:, :1])])
+def test_weights_are_near_the_density_ratio(of):
+    calibration, new = by_input(3000, 0), by_input(3000, 1, tilt=2.0)
+    model, found = estimate_weights(calibration, new, of, None, 0)
+    test = by_input(2000, 2)
+    for outputs, own in ((calibration, found.weights), (test, model.of(test))):
+        truth = np.exp(2.0 * outputs.features[:, 0]) * 2.0 / (np.exp(2.0) - 1.0)
+        assert np.abs(own - truth).mean() < 0.12  # 0.55 without weights
+    assert found.doubts() == [] and found.n_outside == 0
+    squares = np.sum(found.weights**2)
+    assert found.effective_size == pytest.approx(found.weights.sum() ** 2 / squares)
+    assert 1800 < found.effective_size < 2700
+
+
+def test_weights_do_not_depend_on_the_order_of_samples():
+    calibration, new = by_input(300, 0), by_input(200, 1, tilt=2.0)
+    order, other = np.random.default_rng(0).permutation(300), np.arange(200)[::-1]
+    plain = [own.replace(rows=np.arange(len(own))) for own in (calibration, new)]
+    mixed = [plain[0].take(order), plain[1].take(other)]
+    for of in ("statistics", "features", Groups("site")):
+        found = estimate_weights(*plain, of, None, 0)[1]
+        again = estimate_weights(*mixed, of, None, 0)[1]
+        np.testing.assert_allclose(again.weights, found.weights[order], rtol=1e-6)
+
+
+def test_large_weights_are_clipped_and_tiny_ones_dropped():
+    weights = np.array([1e-9] + [1.0] * 98 + [1e6])
+    found, mean, n_clipped = _normalised(weights)
+    clip = 10.0 * weights.mean()
+    np.testing.assert_allclose(found, np.minimum(weights, clip) / mean * (weights > 1e-8))
+    assert n_clipped == 1 and found.mean() == pytest.approx(1.0)
+    text = CovariateWeights("it", found, n_clipped, 5, 0, 1.0).doubts()
+    assert len(text) == 1 and "1 of 100" in text[0] and "10 times" in text[0]
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        StandardConformal(allow_empty=True),
+        MondrianConformal(by=Groups("site"), allow_empty=True),
+        ConditionalConformal(basis=RANKS, allow_empty=True),
+    ],
+)
+def test_samples_outside_have_full_sets_and_a_warning(predictor):
+    """Deterministic: fails if such samples have small sets or `adapt` is silent."""
+    predictor.calibrate(by_input(400, 0), tuning=by_input(100, 9))
+    far, near = by_input(300, 1, move=5.0), by_input(300, 2)
+    with pytest.warns(TrustSetsWarning, match="300 of 300 unlabelled samples are where there are"):
+        adapted = predictor.adapt(far, shift="covariate", of="features")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        sets = adapted.predict_set(far, 0.1)
+        # A blind choice of `of` is noticed, too.
+        blind = predictor.adapt(far, shift="covariate")
+    assert sets.mask.all() and (sets.status == Status.HIGH_LEVERAGE).all()
+    assert any("features" in text for text in blind.weights_.doubts())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert predictor.adapt(near, shift="covariate").weights_.effective_size > 390
+
+
+def test_changed_labels_are_not_seen_and_cost_coverage():
+    """The assumption is false, and no unlabelled sample can show it."""
+    predictor = StandardConformal(allow_empty=True).calibrate(by_input(2000, 0))
+    adapted = predictor.adapt(by_input(2000, 1, tilt=2.0), shift="covariate", of="features")
+    assert adapted.weights_.doubts() == []
+    test, rng = by_input(4000, 2, tilt=2.0), np.random.default_rng(3)
+    right = adapted.predict_set(test, 0.1).covers(test.labels)
+    changed = np.where(rng.uniform(size=4000) < 0.3, rng.integers(4, size=4000), test.labels)
+    assert right.mean() > 0.88 and adapted.predict_set(test, 0.1).covers(changed).mean() < 0.85
+
+
+def test_a_small_effective_size_is_stated():
+    """Deterministic: fails if few effective samples pass in silence."""
+    predictor = StandardConformal().calibrate(by_input(400, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        adapted = predictor.adapt(by_input(400, 1, tilt=9.0), shift="covariate", of="features")
+    size = adapted.weights_.effective_size
+    assert size < 150 and f"effective sample size is {size:,.0f}" in adapted.summary()
+    with pytest.warns(TrustSetsWarning, match="few for alpha=0.01"):
+        adapted.predict_set(by_input(5, 2), 0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapted.predict_set(by_input(5, 2), 0.2)
+        adapted.predict_p(by_input(5, 2))
+
+
+def test_wrong_ways_to_tell_inputs_apart_are_refused():
+    outputs, few = by_input(200, 0), by_input(10, 1)
+    predictor = StandardConformal().calibrate(outputs)
+
+    def refuse(match, given=outputs, own=predictor, **options):
+        with pytest.raises(InputError, match=match):
+            own.adapt(given, shift="covariate", **options)
+
+    refuse("of must be", of="colour")
+    refuse("of must be", of=3)
+    refuse("of must be", of=np.zeros(3))
+    refuse("20 calibration samples", few)
+    refuse("needs features", outputs.replace(features=None), of="features")
+    refuse("must not depend on the label", of=Classes())
+    refuse("one row per sample", of=Custom(lambda outputs: np.zeros((3, 1))))
+    for other in (ClusteredConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
+        refuse("adapt needs", own=other.calibrate(outputs))
+
+
+def test_weights_of_new_samples_are_in_units_of_those_of_calibration():
+    """Also where odds are tiny, because the populations have nothing in common."""
+    calibration, far = by_input(400, 0), by_input(300, 1, move=1.0)
+    model, found = estimate_weights(calibration, far, "features", None, 0)
+    assert found.weights.mean() == pytest.approx(1.0)
+    seen = found.weights > 0.1
+    assert 0.3 < np.median(model.of(calibration)[seen] / found.weights[seen]) < 3.0
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_columns_of_any_size_give_the_same_weights(size):
+    both = [own for own in (by_input(300, 0), by_input(200, 1, tilt=2.0))]
+    plain = estimate_weights(*both, Custom(columns), None, 0)[1]
+    other = estimate_weights(*both, Custom(lambda own: size * columns(own)), None, 0)[1]
+    np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize("of", ["statistics", "features", Groups("site")])
+def test_samples_that_do_not_vary_do_no_harm(of):
+    """One value of everything, and of one population alone."""
+    same, other = (by_input(60, seed).take(np.zeros(60, int)) for seed in (0, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        predictor = StandardConformal().calibrate(same)
+        for new in (same, other):
+            adapted = predictor.adapt(new, shift="covariate", of=of)
+            np.testing.assert_allclose(adapted.weights_.weights, 1.0, atol=0.2)
+            assert not np.isnan(adapted.predict_set(new, 0.1).thresholds).any()
+    assert adapted.predict_set(same, 0.1).mask.any()
