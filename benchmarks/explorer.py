@@ -110,7 +110,7 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
             state = replace(state, settings=START.settings)
             answer(session, state)
         if name == RESTED:
-            for coming in session.prepare_alphas(state, 0):
+            for coming in session.prepare_alphas(state):
                 answer(session, coming)
         state = moves[name](state)
         found[PREVIEW].append(timed(session, state, preview))

@@ -134,10 +134,10 @@ def _ranks(values: Floats) -> Ints:
 @final
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of the sets of the test samples: whether they hold the label, and sizes.
+    """Which sets of the test samples contain the label, and their sizes.
 
-    `target` is the mean of 1 - alpha over sets of limited size, None for others. A rough
-    outcome is one of approximate sets.
+    `target` is the mean of 1 - alpha over sets of limited size, None for others. A rough outcome is
+    that of approximate sets.
     """
 
     covered: NDArray[np.bool_]
@@ -148,11 +148,7 @@ class Outcome:
 
 @final
 class Session:
-    """Held-out outputs with labels, and everything that was computed from them so far.
-
-    A seed splits the outputs into calibration samples (the part `share`) and test samples. `trust`
-    is a fitted trust score or its values.
-    """
+    """Held-out outputs with labels, and everything that was computed from them so far."""
 
     def __init__(
         self,
@@ -208,7 +204,6 @@ class Session:
 
     @staticmethod
     def _key(setting: Setting, seed: int) -> tuple[Setting, int]:
-        """What determines a predictor."""
         return replace(setting.used, max_size=None), seed
 
     def sets(self, state: State, index: int, rows: Array) -> PredictionSets:
@@ -247,10 +242,7 @@ class Session:
         return Outcome(covered, sizes, mean)
 
     def preview(self, state: State, index: int, check: Check = lambda: None) -> Outcome | None:
-        """Outcome with fitted values instead of thresholds; None where that is not quick.
-
-        The fitted value is a lower bound of the threshold, so no set is larger than the exact one.
-        """
+        """Outcome with fitted values, lower bounds of thresholds; None where that is not quick."""
         setting = state.settings[index].used
         predictor, split = self.predictor(setting, state.seed), self.split(state.seed)
         is_made = (setting, state.alpha, state.seed) in self._outcomes
@@ -278,15 +270,16 @@ class Session:
         scores, codes = predictor.scores(test), test.require_labels("the explorer")
         return np.sort(scores, axis=1), scores[np.arange(len(codes)), codes]
 
-    def prepare_alphas(self, state: State, index: int) -> list[State]:
-        """Fit along the alphas of the slider; returns the states whose outcomes come next.
+    def prepare_alphas(self, state: State, check: Check = lambda: None) -> list[State]:
+        """Fit along the alphas of the slider; returns the states whose answers come next.
 
-        Unlike everything else here, it may run beside other work: it changes nothing in the caches,
-        apart from the fits of a predictor that is there.
+        It may run beside other work: it changes only the fits of predictors that are there.
         """
-        predictor = self._predictors.get(self._key(state.settings[index], state.seed))
-        if isinstance(predictor, ConditionalConformal):
-            predictor.prepare_along(SLIDER)
+        for setting in state.settings:
+            check()
+            predictor = self._predictors.get(self._key(setting, state.seed))
+            if isinstance(predictor, ConditionalConformal):
+                predictor.prepare_along(SLIDER)
         nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
         return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
 
@@ -297,10 +290,7 @@ class Session:
         check: Check = lambda: None,
         outcome: Outcome | None = None,
     ) -> Evaluation:
-        """The tables of `trustsets.evaluate`, whose bins are made once for each split.
-
-        They are those of the sets of the state, or of another `outcome`.
-        """
+        """What `trustsets.evaluate` gives for the sets of a state, or for another `outcome`."""
         outcome = outcome or self.outcome(state, index, check)
         split = self.split(state.seed)
         check()
@@ -332,8 +322,7 @@ def answer(session: Session, state: State, check: Check = lambda: None) -> str:
 def preview(session: Session, state: State, check: Check = lambda: None) -> str:
     """The same as `answer` with approximate sets, quickly; empty where that cannot be done.
 
-    While a slider moves, the eye needs something at once. The sets are never larger than the exact
-    ones, and differ from them for a few samples in a hundred.
+    The sets are never larger than the exact ones, and differ for a few samples in a hundred.
     """
     indices = range(len(state.settings))
     outcomes = [session.preview(state, index, check) for index in indices]

@@ -63,7 +63,7 @@ def test_alphas_prepared_beforehand_change_no_number(data):
     setting = Setting(basis="polynomial", degree=3)
     plain, prepared = Session(data.outputs, data.trust), Session(data.outputs, data.trust)
     prepared.predictor(setting, 3)
-    coming = prepared.prepare_alphas(state_of(setting), 0)
+    coming = prepared.prepare_alphas(state_of(setting))
     assert prepared.predictor(setting, 3)._problem._processes
     # The nearest alphas of the slider come first.
     away = [abs(state.alpha - state_of(setting).alpha) for state in coming]
