@@ -18,12 +18,11 @@ def sets():
 
 def test_reading_a_set(sets):
     assert len(sets) == 3
-    assert [own.tolist() for own in sets] == [["cat", "owl"], [], ["cat", "dog", "owl"]]
+    assert [members.tolist() for members in sets] == [["cat", "owl"], [], ["cat", "dog", "owl"]]
     assert sets[-1].tolist() == ["cat", "dog", "owl"]
     assert sets.sizes.tolist() == [2, 0, 3]
     assert sets.covers(["owl", "cat", "dog"]).tolist() == [True, False, True]
-    assert [own.tolist() for own in sets.labels()] == [own.tolist() for own in sets]
-    np.testing.assert_array_equal(np.asarray(sets), sets.mask)
+    assert [members.tolist() for members in sets.labels()] == [members.tolist() for members in sets]
     assert repr(sets) == "PredictionSets(3 samples, 3 classes, alpha=0.1, mean size 1.67)"
 
 

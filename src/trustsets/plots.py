@@ -1,30 +1,24 @@
 """Charts of evaluations: their data, their style, and matplotlib figures.
 
-Chart data are plain arrays that the report, the explorer and the paper's pages share. Drawing
-functions take and return Axes, or return the Figure where there are several panels. `style`
+Chart data are plain arrays that the report, the explorer and the paper's pages share. `style`
 chooses light or dark colours and the size of text; nothing else in the package sets colours.
-
-Readers who see few differences between red and green (protanopia, deuteranopia) can tell the
-colours apart; a test simulates what they see. Colours are written as ``#rrggbb``.
+Readers who see few differences between red and green can tell the colours apart.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Floats
-from trustsets._storage import atomic_path
 from trustsets.errors import InputError
-from trustsets.metrics import BinTable, Evaluation
+from trustsets.metrics import WHOLE_AXES, BinTable, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +39,6 @@ __all__ = [
     "mean_and_error",
     "method_colour",
     "method_style",
-    "save_figure",
     "shade",
     "size_data",
     "size_histogram",
@@ -60,7 +53,6 @@ R = TypeVar("R")
 Theme = Literal["light", "dark"]
 Medium = Literal["print", "page"]
 Runs = Evaluation | Sequence[Evaluation]
-Ints = NDArray[np.int64]
 
 # ---- Style --------------------------------------------------------------------------------
 
@@ -120,11 +112,6 @@ _in_use: ContextVar[tuple[Theme, Medium]] = ContextVar("style", default=("light"
 def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
     """Draw for light or dark pages, and for print or with the larger text of a web page.
 
-    Parameters
-    ----------
-    theme : {"light", "dark"}
-    medium : {"print", "page"}
-
     Examples
     --------
     >>> from trustsets import plots
@@ -143,7 +130,7 @@ def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let a function draw in the style in use, which is light and for print by default."""
+    """Let a function draw in the style in use."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -154,13 +141,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def matplotlib_style(theme: Theme = "light", medium: Medium = "print") -> dict[str, Any]:
-    """Settings for ``matplotlib.rc_context``.
-
-    Examples
-    --------
-    >>> matplotlib_style("dark")["figure.facecolor"], matplotlib_style(medium="page")["font.size"]
-    ('#16181c', 10)
-    """
+    """Settings for ``matplotlib.rc_context``."""
     colours, (text, small, _) = THEMES[theme], TEXT[medium]
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     sizes = {f"{axis}.labelsize": small for axis in ("xtick", "ytick")}
@@ -192,22 +173,6 @@ def css_variables(theme: Theme) -> str:
     fonts = ", ".join(f'"{name}"' for name in FONTS)
     lines = [f"color-scheme: {theme}", *(f"--{name}: {code}" for name, code in colours.items())]
     return "".join(f"  {line};\n" for line in [*lines, f"--font: {fonts}, sans-serif"])
-
-
-def save_figure(figure: "Figure", path: str | os.PathLike[str], dpi: float | None = None) -> Path:
-    """Write a figure whole or not at all; the same figure gives the same bytes.
-
-    The ending says the format. SVG and PDF files carry no date, and the identifiers in an SVG file
-    depend on its content alone.
-    """
-    import matplotlib as mpl
-
-    target = Path(path)
-    kind = target.suffix[1:].lower()
-    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with mpl.rc_context({"svg.hashsalt": "trustsets"}), atomic_path(target) as temporary:
-        figure.savefig(temporary, format=kind, dpi=dpi or "figure", metadata=dates.get(kind))
-    return target
 
 
 def tidy(ax: "Axes") -> "Axes":
@@ -245,13 +210,7 @@ def method_style(i: int) -> dict[str, Any]:
 
 
 def mixed(one: str, other: str, share: float) -> str:
-    """The first colour with this share of the second in it.
-
-    Examples
-    --------
-    >>> mixed("#ffffff", "#000000", 0.2)
-    '#cccccc'
-    """
+    """The first colour with this share of the second in it."""
     pairs = zip(_channels(one), _channels(other), strict=True)
     return "#" + "".join(f"{round(start + share * (end - start)):02x}" for start, end in pairs)
 
@@ -287,13 +246,7 @@ class Shade:
 
 
 def shade(coverage: float, target: float) -> Shade:
-    """Colour of a coverage: that of the page at the target, deeper the further it is away.
-
-    Examples
-    --------
-    >>> shade(0.9, 0.9).light, shade(1.0, 0.9).light, shade(0.2, 0.9).light
-    ('#ffffff', '#0072b2', '#d55e00')
-    """
+    """Colour of a coverage: that of the page at the target, deeper the further it is away."""
     below = coverage < target
     end = deepest_coverage(target) if below else 1.0
     depth = min((coverage - target) / (end - target), 1.0)
@@ -311,8 +264,6 @@ def deepest_coverage(target: float) -> float:
 
 # ---- Chart data -----------------------------------------------------------------------------
 
-# Axes whose values are whole numbers.
-_WHOLE_AXES = frozenset({"Rank", "Size"})
 # Up to this largest size every size is shown by itself; beyond, ranges of sizes grow by the factor.
 _SINGLE_SIZES = 15
 _SIZE_GROWTH = 1.5
@@ -323,16 +274,12 @@ _MOST_DIGITS = 6
 class HeatmapData:
     """Coverage on a grid: rows are the second axis from low to high, columns the first.
 
-    Over several seeds coverage and count are means over the seeds in which the bin holds
-    samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
-    Empty bins hold NaN coverage and zero count. `few` says which bins hold few samples in every
-    seed (`BinTable.few`), empty ones included. `ends` are the edges between columns, from
-    the lowest to the highest; empty where neighbouring columns do not share them.
+    Over several seeds coverage is the mean over those in which the bin holds samples; it is NaN
+    in empty bins. `few` says which bins hold few samples in every seed (`BinTable.few`), empty ones
+    included. `ends` are the edges between columns; empty where columns do not share them.
     """
 
     coverage: Floats
-    error: Floats
-    count: Ints
     few: NDArray[np.bool_]
     columns: tuple[str, ...]
     rows: tuple[str, ...]
@@ -351,15 +298,12 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
             f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
             "Use coverage_by_group for it."
         )
-    coverage, error = mean_and_error(np.stack([_on_grid(t, t.coverage, np.nan) for t in tables]))
-    count = np.mean([_on_grid(t, t.count, 0.0) for t in tables], axis=0)
+    coverage, _ = mean_and_error(np.stack([_on_grid(t, t.coverage, np.nan) for t in tables]))
     few = np.all([_on_grid(t, t.few, 1.0) for t in tables], axis=0)
     rows = _axis_labels(first, 1)
     nested = rows[0].startswith("Q")
     return HeatmapData(
         coverage=coverage,
-        error=error,
-        count=np.rint(count).astype(np.int64),
         few=few,
         columns=_axis_labels(first, 0),
         rows=rows,
@@ -396,7 +340,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
         edges = table.edges[table.index[:, axis] == position, axis]
         low[position], high[position] = edges[:, 0].min(), edges[:, 1].max()
     used = np.flatnonzero(~np.isnan(low))
-    whole = table.axes[axis] in _WHOLE_AXES
+    whole = table.axes[axis] in WHOLE_AXES
     gaps = low[used[1:]] - high[used[:-1]]
     if np.any(gaps < (1.0 if whole else 0.0)):
         return tuple(f"Q{position + 1}" for position in range(table.shape[axis]))
@@ -409,7 +353,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
 def _column_ends(table: BinTable) -> tuple[str, ...]:
     """Edges between neighbouring columns, where all columns are there and share them."""
     edges = [table.edges[table.index[:, 0] == column, 0] for column in range(table.shape[0])]
-    if table.axes[0] in _WHOLE_AXES or not all(column.size for column in edges):
+    if table.axes[0] in WHOLE_AXES or not all(column.size for column in edges):
         return ()
     low, high = np.array([column[0] for column in edges]).T
     if not np.allclose(low[1:], high[:-1]):
@@ -418,13 +362,7 @@ def _column_ends(table: BinTable) -> tuple[str, ...]:
 
 
 def range_label(low: float, high: float, whole: bool) -> str:
-    """Both ends of a bin in few letters.
-
-    Examples
-    --------
-    >>> range_label(0.99931, 0.99987, whole=False), range_label(3, 20, whole=True)
-    ('0.999–1', '3–20')
-    """
+    """Both ends of a bin in few letters, such as ``0.999–1`` or ``3–20``."""
     if low == high:
         return f"{low:.0f}" if whole else _significant(low, 2)
     if whole:
@@ -442,13 +380,7 @@ def _significant(value: float, digits: int) -> str:
 
 
 def two_digits(value: float) -> str:
-    """A coverage in few letters: two digits after the point, no leading zero.
-
-    Examples
-    --------
-    >>> two_digits(0.954), two_digits(0.998), two_digits(0.7)
-    ('.95', '1', '.70')
-    """
+    """A coverage in few letters, such as ``.95``, ``.70`` or ``1``."""
     text = f"{value:.2f}"
     return "1" if text == "1.00" else text.removeprefix("0")
 
@@ -497,23 +429,12 @@ def coverage_heatmap(
     evaluation: Runs,
     table: str = "conf_trust",
     ax: "Axes | None" = None,
-    *,
-    counts: bool = False,
 ) -> "Axes":
     """Coverage in bins over two axes: blue above, orange below, white at 1 - alpha.
 
-    Bins without samples are hatched. So are bins of fewer than 10, with their coverage in grey.
-
-    Parameters
-    ----------
-    evaluation : Evaluation, or list of them over seeds
-        Holds the table; over seeds the mean is shown.
-    table : str
-        A table over two axes: ``"conf_trust"``, ``"conf_rank"``, ``"conf_frequency"``.
-    ax : Axes, optional
-        Where to draw; a new figure by default.
-    counts : bool
-        Write the number of samples under the coverage.
+    `table` is over two axes, such as ``"conf_trust"``, ``"conf_rank"``, ``"conf_frequency"``; of
+    several evaluations (seeds) the mean is shown. Bins without samples are hatched. So are bins of
+    fewer than 10, with their coverage in grey.
     """
     from matplotlib.colors import to_hex
 
@@ -525,13 +446,12 @@ def coverage_heatmap(
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
             continue
-        text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         font = TEXT[_in_use.get()[1]][2]
         look: dict[str, Any] = {"color": text_on(to_hex(cmap(norm(float(value)))))}
         if data.few[row, column]:
             box = {"fc": theme_colour("page"), "ec": "none", "pad": 0.6}
             look = {"color": theme_colour("quiet"), "bbox": box}
-        ax.text(column, row, text, ha="center", va="center", fontsize=font, **look)
+        ax.text(column, row, two_digits(value), ha="center", va="center", fontsize=font, **look)
     ax.patch.set(facecolor=theme_colour("page"), edgecolor=theme_colour("rule"), hatch="////")
     if data.ends:
         ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends)
@@ -601,16 +521,8 @@ def coverage_by_group(
 ) -> "Axes":
     """Coverage of each group with its exact interval; the worst of the first method on top.
 
-    Parameters
-    ----------
-    evaluations : Evaluation, or mapping of names to Evaluation
-        One method, or several on the same samples.
-    table : str
-        Any table, such as ``"group:sex"`` or ``"class"``.
-    ax : Axes, optional
-        Where to draw.
-    most : int
-        Show this many groups, those of lowest coverage.
+    `table` is any table, such as ``"group:sex"`` or ``"class"``, of one method or of several on the
+    same samples. The `most` groups of lowest coverage are shown.
     """
     methods = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
     first = next(iter(methods.values()))

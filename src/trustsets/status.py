@@ -83,15 +83,10 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds of m samples, each with a status.
+    """Thresholds of m samples with their `Status`, of shape (m,), or (m, A) for A alphas.
 
-    Attributes
-    ----------
-    values : float array
-        Of shape (m,), or (m, A) for A alphas, or (m, K, A) where each class has thresholds of its
-        own; infinite where no finite threshold is valid.
-    status : int8 array of shape (m,) or (m, A)
-        A `Status` per sample.
+    Values are of shape (m, K, A) where each class has thresholds of its own, and infinite where no
+    finite threshold is valid.
     """
 
     values: NDArray[np.float64]
@@ -104,8 +99,7 @@ class Thresholds:
     def nested(cls, parts: "list[Thresholds]", alphas: tuple[float, ...]) -> Self:
         """Thresholds at each alpha side by side, never smaller for a smaller alpha.
 
-        Quantile fits at different alphas may cross where data is sparse. The larger threshold is
-        taken, which can only add coverage.
+        Quantile fits may cross where data is sparse; the larger threshold only adds coverage.
         """
         if len(parts) == 1:
             return cls(parts[0].values[..., None], parts[0].status[..., None])

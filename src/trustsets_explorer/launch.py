@@ -263,7 +263,7 @@ def explore_files(
     held_out = source.read_labelled("the explorer")
     options: dict[str, Any] = {"names": {"outputs": str(outputs)}}
     if train is not None:
-        options["train"] = read_training(train, held_out.classes, source.table)
+        options["train"] = read_training(train, held_out.classes)
         options["trust"] = TrustScore().fit(*options["train"])
         options["names"]["train"] = str(train)
     if text is not None:

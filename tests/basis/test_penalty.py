@@ -93,11 +93,13 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
     for repeat in range(repeats):
         x = rng.uniform(-1, 1, size=n + m)
         # Strong curvature: a penalty has something to hold back.
-        scores = rng.exponential(size=n + m) * (0.2 + 3.0 * x**2)
+        scale = 0.2 + 3.0 * x**2
+        scores = rng.exponential(size=n + m) * scale
         phi = np.polynomial.chebyshev.chebvander(x, 3)
         model = CalibrationProblem(phi[:n], scores[:n], penalty, None).fit(ALPHA)
         level = rng.uniform(-ALPHA, 1 - ALPHA, size=m)
-        covered = scores[n:] <= model.thresholds(phi[n:], weight=level).values
+        thresholds = model.thresholds(phi[n:], weight=level).values
+        covered = -np.expm1(-np.maximum(thresholds, 0.0) / scale[n:])  # its probability
         values = np.array([f(phi[n:]) for f in functions])
         gaps[repeat] = (values * (covered - (1 - ALPHA))).mean(axis=1)
     return gaps.mean(axis=0), gaps.std(axis=0, ddof=1) / np.sqrt(repeats)
@@ -105,6 +107,10 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
 
 @pytest.mark.statistical
 def test_guarantee_is_exact_where_free_and_bounded_where_paid_for():
+    """Twice the penalty is 17 standard errors beyond the bound: noticed for certain.
+
+    A bias of one sample in 80 where functions are free, 6 standard errors, is noticed in 97%.
+    """
     price, n = 4.0, 80
     functions = [lambda p: p[:, 0], lambda p: p[:, 1], lambda p: p[:, 2], lambda p: p[:, 3]]
     mean, error = weighted_gaps(price, functions, n=n)

@@ -64,14 +64,13 @@ def test_the_whole_way_without_optional_packages(kind, tmp_path):
     if kind == "csv":
         for name in ("train", "calibration", "test", "new"):
             write_csv(tmp_path / f"{name}.csv", dict(np.load(tmp_path / f"{name}.npz")))
-        table = "--feature-columns f*"
-    label = f"{table} --label-column truth" if table else ""
+        table = "--feature-columns f* --label-column truth"
     done = run_without(
         tmp_path,
-        f"calibrate calibration.{kind} --train train.{kind} {label} -q -o m.trustsets",
-        f"predict m.trustsets new.{kind} {table} -q -o sets.csv",
-        f"predict m.trustsets new.{kind} {table} --probabilities -q -o sets.jsonl",
-        f"report test.{kind} m.trustsets {label} -q -o report.html",
+        f"calibrate calibration.{kind} --train train.{kind} {table} -q -o m.trustsets",
+        f"predict m.trustsets new.{kind} -q -o sets.csv",
+        f"predict m.trustsets new.{kind} -q -o sets.jsonl",
+        f"report test.{kind} m.trustsets -q -o report.html",
     )
     assert done.returncode == 0, done.stderr
     header, *rest = (tmp_path / "sets.csv").read_text().splitlines()

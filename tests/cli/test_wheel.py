@@ -82,7 +82,7 @@ def test_from_arrays_to_a_report(fresh, tmp_path):
     assert command("--version").stdout.startswith("trustsets ")
     command("calibrate", "calibration.npz", "--train", "train.npz", "-o", "ours.trustsets")
     command("predict", "ours.trustsets", "test.npz", "--alpha", "0.1", "-o", "sets.parquet")
-    answer = command("evaluate", "test.npz", "ours.trustsets", "--train", "train.npz", "--json")
+    answer = command("evaluate", "test.npz", "ours.trustsets", "--json")
     (own,) = json.loads(answer.stdout)["evaluations"].values()
     assert 0.8 < own["coverage"]["value"] < 1.0
     command("report", "test.npz", "ours.trustsets", "-o", "report.html")

@@ -26,6 +26,7 @@ def animals(n, seed=0, **words):
 
 
 def test_an_order_guessed_from_the_names_is_stated_and_checked():
+    """Deterministic: fails if a wrong order passes in silence, or a right one warns."""
     with pytest.warns(TrustSetsWarning, match="in another order of the columns"):
         guessed = StandardConformal().calibrate(animals(800))
     said = guessed.summary()
@@ -82,6 +83,7 @@ PROMISE = "no calibration sample of class 4, so nothing is guaranteed for it"
 
 @pytest.mark.parametrize("predictor", [StandardConformal(), ConditionalConformal()])
 def test_a_class_without_calibration_samples_is_named(predictor, make_outputs):
+    """Deterministic: fails if it is not named."""
     outputs = make_outputs(600, 5)
     seen = outputs.take(outputs.codes != 4)
     with pytest.warns(TrustSetsWarning, match=PROMISE):
@@ -100,6 +102,7 @@ def imbalanced(n, rng):
 
 
 def test_imbalance_points_to_the_method_for_each_class():
+    """Deterministic: fails if one of the three stays silent."""
     rng = np.random.default_rng(0)
     calibration, test = imbalanced(20_000, rng), imbalanced(20_000, rng)
     predictor = StandardConformal().calibrate(calibration)

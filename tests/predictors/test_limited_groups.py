@@ -113,7 +113,11 @@ def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
 
 @pytest.mark.statistical
 def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
-    """The law of the docstring, over 150 calibrations of 150 samples, 30 of them hard."""
+    """Over 150 calibrations of 150 samples, 30 of them hard.
+
+    Without its indicator the hard group is covered 0.72, 20 standard errors below its bound:
+    noticed for certain.
+    """
     penalty, n = 2.0, 150
     rng = np.random.default_rng(0)
     hits, hard_hits = [], []

@@ -93,6 +93,7 @@ def test_groups_have_the_quantile_of_their_alpha():
 @pytest.mark.parametrize("name", PREDICTORS)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(name):
+    """Deterministic: fails if an alpha of one sample changes the set of another."""
     predictor, test = PREDICTORS[name]().calibrate(kinds.some(0, 300)), kinds.some(1, 40)
     alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]
     sets = predictor.predict_set(test, sample_alphas=alphas)

@@ -60,6 +60,7 @@ def test_groups_are_standard_prediction_within_each_group(halves):
 
 
 def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
+    """Deterministic, against the quantile of each class by hand."""
     calibration, test = halves
     predictor = MondrianConformal(by="class", allow_empty=True).calibrate(calibration)
     sets = predictor.predict_set(test, alpha=0.2)
@@ -72,6 +73,7 @@ def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
 
 
 def test_sets_are_nested_in_alpha(predictor, halves):
+    """Deterministic: fails if a set of a larger alpha has a class more."""
     calibration, test = halves
     alphas = np.linspace(0.05, 0.95, 19).tolist()
     mask = predictor.calibrate(calibration).predict_set(test, alpha=alphas).mask
@@ -80,6 +82,7 @@ def test_sets_are_nested_in_alpha(predictor, halves):
 
 
 def test_permuting_rows_permutes_the_sets(predictor, halves):
+    """Deterministic: fails if a sample's set depends on its position."""
     calibration, test = halves
     # Tuning samples are given: setting some aside at random would depend on the order.
     tuning, order = some(7, 400), np.random.default_rng(0).permutation(400)
@@ -112,6 +115,7 @@ def test_permuting_classes_permutes_the_sets(predictor):
 
 
 def test_batches_change_nothing(predictor, halves):
+    """Deterministic: fails if a sample's set depends on its batch."""
     calibration, test = halves
     predictor.calibrate(calibration)
     whole = predictor.predict_set(test)
@@ -131,6 +135,7 @@ def test_single_and_double_precision_agree(predictor):
 
 
 def test_labels_of_new_samples_are_never_used(predictor, halves):
+    """Deterministic: fails if a label of a new sample changes its set."""
     calibration, test = halves
     predictor.calibrate(calibration)
     blind = predictor.predict_set(test.replace(labels=None))
@@ -139,6 +144,7 @@ def test_labels_of_new_samples_are_never_used(predictor, halves):
 
 @pytest.mark.filterwarnings("ignore:alpha is the miscoverage")
 def test_empty_sets_keep_the_most_likely_class(predictor, halves):
+    """Deterministic: fails if an empty set stays empty, or another one gains a class."""
     calibration, test = halves
     predictor.calibrate(calibration)
     bare = predictor.set_params(allow_empty=True).predict_set(test, alpha=0.7)
@@ -151,12 +157,14 @@ def test_empty_sets_keep_the_most_likely_class(predictor, halves):
 
 
 def test_too_few_points_give_full_sets_that_say_so(make_outputs):
+    """Deterministic: fails if the quantile beyond the last score is clamped."""
     sets = StandardConformal().calibrate(make_outputs(8)).predict_set(make_outputs(3, seed=1))
     assert np.isinf(sets.thresholds).all() and sets.mask.all()
     assert (sets.status == Status.TOO_FEW_POINTS).all()
 
 
 def test_unseen_and_small_groups_give_full_sets_that_say_so(make_outputs):
+    """Deterministic: fails if such a group borrows the threshold of another."""
     sites = np.array(["big"] * 50 + ["small"] * 5)
     predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(55, groups={"site": sites}))
     new = make_outputs(3, seed=1, groups={"site": ["big", "small", "new"]})
@@ -193,6 +201,7 @@ def test_calibrating_again_replaces_everything(predictor):
 
 
 def test_tuning_data_is_set_aside_given_or_reused(make_outputs):
+    """Deterministic: fails if tuning samples calibrate too, or their reuse is silent."""
     calibration, tuning = make_outputs(1000), make_outputs(400, seed=5)
     tuned = StandardConformal(temperature="tuning")
     assert tuned.calibrate(calibration).n_calibration_ == 800

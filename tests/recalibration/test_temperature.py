@@ -86,9 +86,8 @@ def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
         warnings.simplefilter("always")
         fitted = TemperatureScaling().fit(outputs).temperature_
     assert [str(each.message) for each in caught] == (fitted == 100.0) * [
-        f"the temperature stops at 100: {zeros} of 600 labels have a probability of zero, which no "
-        "temperature corrects; smooth the probabilities (a forest: more trees, or larger leaves) "
-        "or do without a temperature."
+        f"the temperature stops at 100: {zeros} of 600 labels have a probability of zero; smooth "
+        "the probabilities or do without a temperature."
     ]
     assert zeros == 1 or fitted == 100.0
 

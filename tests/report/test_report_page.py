@@ -157,9 +157,10 @@ def test_text_from_users_is_escaped_everywhere(case):
     assert Outline(text).open == []
 
 
-def test_page_of_25000_points_and_1000_classes_is_small(tmp_path):
+def test_page_of_many_samples_and_1000_classes_is_small(tmp_path):
+    """All cells are full of listed samples from about 2,000 on, so that more add nothing."""
     rng = np.random.default_rng(0)
-    n, n_classes = 25_000, 1000
+    n, n_classes = 8000, 1000
     logits = rng.normal(size=(n, n_classes)).astype(np.float32)
     labels = rng.integers(n_classes, size=n)
     logits[np.arange(n), labels] += 3.0
@@ -321,22 +322,23 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
     one = results["planted"]
     other = evaluate(sets["planted"][:100], outputs.take(slice(100)), metrics=[])
     shuffled = evaluate(sets["planted"][::-1], outputs.take(slice(None, None, -1)), metrics=[])
-    by_site = {"conf_trust": Groups("site")}
-    crossed = evaluate(sets["planted"], outputs, bins=by_site, metrics=["conf_trust"])
     read = Evaluation.from_json(one.to_json())
     listed = {"outputs": outputs, "sets": sets}
     cases = [
         ({}, {}, "evaluations must be .* non-empty mapping.*got dict"),
         ([one], {}, "evaluations must be .*got list.*Make them with evaluate"),
-        ({"a": [one]}, {}, r"evaluations\['a'\] must be an Evaluation; got list"),
+        ({"a": [one]}, {}, r"evaluations\['a'\] must be of type Evaluation; got list"),
         ({"a": one, "b": other}, {}, "share test samples.*Write one report for each"),
         ({"a": one, "b": shuffled}, {}, "rows differ.*same ModelOutputs"),
-        ({"a": one, "b": crossed}, {}, "divide samples alike; 'conf_trust'.*same bins="),
         (results, {"outputs": outputs}, "both outputs= and sets=; sets= is missing"),
         (results, {"sets": sets}, "both outputs= and sets=; outputs= is missing"),
         (results, {"outputs": outputs, "sets": sets["planted"]}, "sets must be a mapping"),
         (results, {"predictors": {"nobody": 1}}, "predictors must name methods among.*nobody"),
-        (results, {"predictors": {"planted": 1}}, r"predictors\['planted'\] must be a Predictor"),
+        (
+            results,
+            {"predictors": {"planted": 1}},
+            r"predictors\['planted'\] must be of type Predictor",
+        ),
         (results, {"predictors": case.predictors["planted"]}, "predictors must be a mapping"),
         (results, listed | {"sets": {"planted": sets["planted"]}}, "sets must name the methods"),
         (one, {"outputs": outputs, "sets": sets["standard"]}, "are not what .* was made from"),
@@ -363,24 +365,12 @@ def test_class_names_of_any_type_are_listed(case):
     assert '"classes":["0","1","2","3","4","5"]' in text
 
 
-class Maps(HTMLParser):
-    """Methods of the heatmaps, as a browser reads them: line ends are made alike first."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.methods = set()
-        self.feed(text.replace("\r\n", "\n").replace("\r", "\n"))
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.methods |= {value for name, value in attrs if name == "data-method"}
-
-
 def test_a_carriage_return_in_a_name_is_the_same_in_data_and_page(case):
-    names = {f"one\r{name}": item for name, item in case.results.items()}
-    text = render_report(names)
+    """A browser would read a bare carriage return as a line feed."""
+    text = render_report({"one\rname": case.results["planted"]})
+    assert "\r" not in text and 'data-method="one&#13;name"' in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
-    assert Maps(text).methods <= set(data["evaluations"]) and Maps(text).methods
+    assert list(data["evaluations"]) == ["one\rname"]
 
 
 def test_a_name_that_is_no_text_is_written_out(case, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from trustsets import Confidence, Entropy, Margin, ModelOutputs, Trust
 from trustsets.errors import InputError, StorageError
-from trustsets.statistics import ClassFrequency, FittedStatistic
+from trustsets.statistics import FittedStatistic
 
 
 class PlantedTrust:
@@ -24,25 +24,23 @@ def softmax(row):
     return [weight / sum(weights) for weight in weights]
 
 
-def by_definition(name, row, counts):
+def by_definition(name, row):
     """One sample, in plain Python."""
     p = sorted(softmax(row), reverse=True)
     return {
         "Conf": p[0],
         "Entropy": -sum(q * np.log(q) for q in p),
         "Margin": p[0] - p[1],
-        "Class frequency": np.log(1 + counts[int(np.argmax(row))]),
     }[name]
 
 
-COUNTS = (3, 0, 50, 7, 1)
-PLAIN = [Confidence(), Entropy(), Margin(), ClassFrequency(counts=COUNTS)]
+PLAIN = [Confidence(), Entropy(), Margin()]
 
 
 @pytest.mark.parametrize("statistic", PLAIN, ids=lambda statistic: statistic.name)
 def test_a_statistic_is_its_definition(statistic, make_outputs):
     outputs = make_outputs(60)
-    expected = [by_definition(statistic.name, row, COUNTS) for row in outputs.logits]
+    expected = [by_definition(statistic.name, row) for row in outputs.logits]
     np.testing.assert_allclose(statistic.measure(outputs), expected, rtol=1e-12)
 
 
@@ -120,7 +118,6 @@ def test_the_logarithm_of_zero_is_finite():
     [
         (lambda seen: Confidence(transform="square"), "transform must be"),
         (lambda seen: Trust().measure(seen), "pass trust="),
-        (lambda seen: ClassFrequency(counts=(1, 2)).measure(seen), "5 classes; got 2"),
     ],
 )
 def test_bad_input_is_named(make, message, make_outputs):

@@ -7,6 +7,7 @@ whether a guarantee agrees with the test samples.
 
 from trustsets._plain import PlainData, from_plain, to_plain
 from trustsets.metrics.binning import (
+    WHOLE_AXES,
     Binned,
     BinTable,
     FrequencyBins,
@@ -59,6 +60,7 @@ __all__ = [
     "METRICS",
     "NUMBERS",
     "PAPER_BINS",
+    "WHOLE_AXES",
     "BinTable",
     "Binned",
     "Comparison",

@@ -38,8 +38,6 @@ class Metric:
     is_goal : bool
         Whether a predictor can cover 1 - alpha in every bin; not where bins need the label, or
         are of set sizes, which are its own choice.
-    about : str
-        One or two sentences for readers of a report.
     """
 
     title: str
@@ -47,19 +45,12 @@ class Metric:
     divide: Callable[[ModelOutputs, Ints], dict[str, Binned]] | None = None
     needs: str = ""
     is_goal: bool = True
-    about: str = ""
 
 
 METRICS = {
     "conf_trust": Metric("Conf x Trust", PAPER_BINS, needs="trust"),
     "conf_rank": Metric("Conf x Rank", RankBins(), is_goal=False),
-    "conf_frequency": Metric(
-        "Conf x Class frequency",
-        FrequencyBins(),
-        about="Class frequency is the share of the true class, in percent, among the samples that "
-        "the axis names. Ranges of frequency grow by the same factor, so the lowest row has the "
-        "rare classes.",
-    ),
+    "conf_frequency": Metric("Conf x Class frequency", FrequencyBins()),
     "class": Metric("Class", divide=lambda outputs, sizes: {"class": bin_by_class(outputs)}),
     "groups": Metric(
         "Groups",
@@ -73,12 +64,7 @@ METRICS = {
         divide=lambda outputs, sizes: {"size_strata": bin_by_size(sizes, outputs.n_classes)},
         is_goal=False,
     ),
-    "trust_rank": Metric(
-        "Trust and Rank",
-        needs="trust",
-        about="Correlation over the test samples. Negative values mean that samples with lower "
-        "Trust tend to have a larger Rank.",
-    ),
+    "trust_rank": Metric("Trust and Rank", needs="trust"),
 }
 
 

@@ -18,8 +18,7 @@ from trustsets.report.content import (
     size_chart,
     worst_first,
 )
-from trustsets.report.page import page_styles, write_report
-from trustsets.report.verdict import Judgement, Verdict, judge, verdict
+from trustsets.report.page import Judgement, Verdict, judge, page_styles, verdict, write_report
 
 __all__ = [
     "MOST_CLASSES",

@@ -5,7 +5,6 @@ comes from a number of `evaluate`, rounded here and nowhere else.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -48,30 +47,18 @@ MOST_CLASSES = 12
 MOST_SAMPLES = 20
 # Where the axis of coverage of a region starts, in percent; lower unless all intervals lie above.
 _STARTS = (80.0, 50.0, 0.0)
-# Categories that describe a region, and by how much their share must be larger than among all.
-_TYPICAL = 4
-_FAR_MORE = 0.1
 
 # ---- Numbers and names ----------------------------------------------------------------------
 
 
 def division_title(name: str) -> str:
-    """Name of a division of the samples for people.
-
-    Examples
-    --------
-    >>> division_title("conf_trust"), division_title("group:sex")
-    ('Conf × Trust', 'sex')
-    """
+    """Name of a division of the samples for people, such as ``Conf × Trust``."""
     text = table_title(name)
     return text.replace(" x ", " × ") if name in METRICS else text
 
 
 def fixed(value: float, digits: int) -> str:
-    """A finite number with so many digits, halves rounded away from zero.
-
-    Coverages are ratios of counts, so halves do occur. The page's script rounds them in this
-    way, and a table must agree with it.
+    """A finite number with so many digits, halves rounded away from zero as in the page's script.
 
     Examples
     --------
@@ -191,11 +178,7 @@ def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
 
 
 def too_few(table: BinTable, target: float) -> NDArray[np.bool_]:
-    """Bins whose coverage is shown as an interval, in a neutral colour.
-
-    They have fewer than 10 samples, or an interval that holds the target and is wider than the
-    scale of colours is deep, so that the colour would be sampling variability.
-    """
+    """Bins whose coverage is shown as an interval: few samples, or one too wide for a colour."""
     holds = (table.lower <= target) & (target <= table.upper)
     return table.few | (holds & (table.upper - table.lower > DEEPEST))
 
@@ -246,14 +229,6 @@ def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
         cells = [form(Estimate(entry.mean, entry.lower, entry.upper)) for entry in entries]
         numbers.append((title(name), cells))
     return Glance(setting, numbers)
-
-
-def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
-    """Explanations of the metrics on the page that few readers know."""
-    shown = set(division_names(evaluations))
-    if any(item.correlation is not None for item in evaluations.values()):
-        shown.add("trust_rank")
-    return [(row.title, row.about) for name, row in METRICS.items() if row.about and name in shown]
 
 
 def _gaps(evaluations: Evaluations, name: str) -> Glance:
@@ -335,10 +310,9 @@ class BinCell:
 
 @dataclass(frozen=True)
 class BinList:
-    """Bins without a grid (classes, groups, set sizes): a row per bin, columns per method.
+    """Bins without a grid: a row per bin by the first method's coverage, columns per method.
 
-    Rows are in increasing order of the first method's coverage. Counts that are the same for
-    every method are given once (`shared_count`), after the name.
+    Counts that are the same for every method are given once (`shared_count`), after the name.
     """
 
     name: str
@@ -402,10 +376,7 @@ def _bin_numbers(labels: Sequence[str]) -> dict[tuple[str, int], int]:
 
 
 def _bin_cells(table: BinTable, evaluation: Evaluation) -> list[list[BinCell]]:
-    """Count, coverage, mean size and adjusted p-value of each bin.
-
-    Coverages of too few samples have no value, so that they come last in the order.
-    """
+    """Count, coverage (without a value if samples are too few), mean size and adjusted p-value."""
     low = table.under_covered(1.0 - evaluation.level).tolist()
     few = too_few(table, 1.0 - evaluation.alpha).tolist()
 
@@ -508,13 +479,7 @@ def size_chart(evaluations: Evaluations) -> list[tuple[str, list[tuple[int, floa
 
 
 def ticks(top: float) -> list[float]:
-    """Round numbers from 0 to the first at or above `top`.
-
-    Examples
-    --------
-    >>> ticks(17.3)
-    [0.0, 5.0, 10.0, 15.0, 20.0]
-    """
+    """Round numbers from 0 to the first at or above `top`."""
     if not top > 0.0:
         return [0.0, 1.0]
     rough = top / _STEPS
@@ -529,15 +494,8 @@ def ticks(top: float) -> list[float]:
 def worst_first(evaluation: Evaluation, label_probability: Floats) -> NDArray[np.int64]:
     """Order of the samples, the worst first, shape (n,).
 
-    Missed samples come first, in increasing order of their label's probability. Covered
-    samples follow, those with the largest sets first.
-
-    Parameters
-    ----------
-    evaluation : Evaluation
-        Knows which samples are covered, and the sizes of their sets.
-    label_probability : array of shape (n,)
-        What the model gave to the true class.
+    Missed samples come first, in increasing order of their label's probability, of shape (n,).
+    Covered samples follow, those with the largest sets first.
     """
     assert evaluation.covered is not None  # checked: made by evaluate
     assert evaluation.set_sizes is not None
@@ -553,12 +511,9 @@ def list_samples(
 ) -> dict[str, Any]:
     """Worst samples of each bin of the named tables, for every method.
 
-    Returns
-    -------
-    dict
-        ``classes``: all names; ``rows``: sample -> [row, label code, Conf, Trust];
-        ``methods``: name -> ``bins`` (table -> samples of each bin) and ``sets``
-        (sample -> [covered, size, first codes of the set by decreasing probability]).
+    ``classes``: all names; ``rows``: sample -> [row, label code, Conf, Trust]; ``methods``: name ->
+    ``bins`` (table -> samples of each bin) and ``sets`` (sample -> [covered, size, likeliest codes
+    of the set]).
     """
     codes = outputs.require_labels("the list of samples")
     likely = np.empty(len(outputs))
@@ -652,7 +607,6 @@ def region_cards(
                 "ends": range_of(coverage.lower, coverage.upper),
                 "share": percent(region.share),
                 "elsewhere": percent(region.elsewhere),
-                "typical": "" if outputs is None else _typical(region, outputs),
                 "low": low,
                 "width": round(high - low, 3),
                 "value": max(position(coverage.value), 0.0),
@@ -681,28 +635,3 @@ def _examples(
         row = str(int(part.rows[i]))
         examples.append([row, names[codes[i]], predicted, confidence, trust, listed + more])
     return examples
-
-
-def _typical(region: Region, outputs: ModelOutputs) -> str:
-    """Which categories are more frequent in a region than among all samples, in words."""
-    if region.members is None:
-        return ""
-    codes, names = outputs.require_labels("the list of samples"), texts_of(outputs.classes)
-    columns = {"true class": [names[code] for code in codes.tolist()]}
-    columns |= {"predicted class": [names[code] for code in outputs.predicted_codes.tolist()]}
-    columns |= {name: texts_of(values) for name, values in outputs.groups.items()}
-    conditions = {item.name for item in region.conditions if item.category is not None}
-    differences = []
-    for name, texts in columns.items():
-        if name in conditions:
-            continue
-        inside, overall = Counter(texts[i] for i in region.members.tolist()), Counter(texts)
-        for value, count in inside.items():
-            shares = count / region.members.size, overall[value] / len(texts)
-            differences.append((shares[0] - shares[1], shares, f"{name} {value}"))
-    differences.sort(key=lambda item: -item[0])
-    return ", ".join(
-        f"{what} ({percent(here, 0)} against {percent(among_all, 0)})"
-        for more, (here, among_all), what in differences[:_TYPICAL]
-        if more >= _FAR_MORE
-    )

@@ -1,34 +1,71 @@
-"""`write_report`: check the arguments, collect what is shown, fill the template."""
+"""`write_report`: one HTML page about evaluations, and the verdict that it begins with.
+
+Coverage on a test set varies with the test samples and with the calibration samples. The verdict
+calls a predictor below the target only where both together make so few covered samples unlikely;
+what this one predictor covers, whatever the reason, is said by the interval of its coverage.
+"""
 
 import base64
 import hashlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
+from numpy.typing import NDArray
 
+from trustsets._arrays import Floats
 from trustsets._storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
+from trustsets.basis import Groups
 from trustsets.errors import InputError
-from trustsets.metrics import Comparison, Evaluation, to_plain
+from trustsets.metrics import (
+    METRICS,
+    BinTable,
+    Comparison,
+    Evaluation,
+    check_guarantee,
+    holm,
+    split_name,
+    to_plain,
+)
 from trustsets.outputs import ModelOutputs
 from trustsets.plots import Theme, css_variables, deepest_coverage
-from trustsets.predictors import Predictor
+from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
 from trustsets.report import content
-from trustsets.report.content import MOST_CLASSES, MOST_SAMPLES, list_samples, region_cards
-from trustsets.report.verdict import ONE_METHOD, verdict
+from trustsets.report.content import (
+    MOST_CLASSES,
+    MOST_SAMPLES,
+    division_title,
+    joined,
+    list_samples,
+    number,
+    p_value,
+    percent,
+    range_of,
+    region_cards,
+)
 from trustsets.sets import PredictionSets
 
 Evaluations = Mapping[str, Evaluation]
 
 _SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
+# The name of a single evaluation that was given without one.
+ONE_METHOD = "this method"
+# From this share of full sets on, a method says too little to be preferred.
+_MOSTLY = 0.5
+# Tables of one method that are described in words; all are on the page.
+_MOST_TABLES = 4
+
+Outcome = Literal["below", "consistent", "above", "untested"]
 
 
 def write_report(
@@ -46,8 +83,8 @@ def write_report(
     """Write evaluations as one HTML page that needs no network.
 
     The page starts with a verdict: whether marginal coverage reaches its target, in which groups
-    and classes coverage does not, and what to do. Then come tables, heatmaps, gaps against noise
-    floors and set sizes. It offers the numbers as JSON and CSV. Equal arguments give equal bytes.
+    and classes coverage does not, and what to do. It offers the numbers as JSON and CSV. Equal
+    arguments give equal bytes.
 
     Parameters
     ----------
@@ -57,18 +94,15 @@ def write_report(
         What `evaluate` returned, on the same test samples at the same alpha.
     predictors : predictor, or mapping of method name to predictor, optional
         What made the sets. The verdict needs their calibration sizes to tell a broken guarantee
-        from the variability of calibration, and the page says what they guarantee.
+        from the variability of calibration.
     outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
-        What was evaluated. With both, a cell of a heatmap lists its worst samples, with the trust
-        of the outputs where they have it.
+        What was evaluated. With both, a cell of a heatmap lists its worst samples.
     regions : Regions, or mapping of method name to Regions, optional
-        What `trustsets.auditing.find_regions` found; shown after the verdict.
+        What `trustsets.auditing.find_regions` found.
     comparison : Comparison, optional
         The methods at equal mean size: ``compare(predictors, outputs=outputs, equal_size=True)``.
-    title : str
-        Title of the page.
-    details : mapping, optional
-        Facts about the run to show at the end: data, model, score, date.
+    title, details : str, mapping of str to any
+        Title of the page; facts about the run to show at its end.
 
     Examples
     --------
@@ -137,8 +171,8 @@ def write_report(
         sizes=content.size_chart(methods),
         bin_lists=content.bin_lists(methods),
         other=content.other_measures(methods),
-        terms=content.terms(methods),
         excess_risk=any("excess_risk.total" in item.more for item in methods.values()),
+        correlated=any(item.correlation is not None for item in methods.values()),
         lists_samples=outputs is not None,
         has_trust=outputs is not None and outputs.trust is not None,
         left_out=all(item.left_out for item in methods.values()),
@@ -212,13 +246,7 @@ def _check_evaluations(evaluations: Evaluation | Evaluations) -> dict[str, Evalu
             "evaluations must be an Evaluation or a non-empty mapping of method names to them; "
             f"got {type(evaluations).__name__}. Make them with evaluate."
         )
-    for name, item in evaluations.items():
-        if not isinstance(item, Evaluation):
-            raise InputError(
-                f"evaluations[{name!r}] must be an Evaluation; got {type(item).__name__}. Make it "
-                "with evaluate, one per method (a report shows one seed)."
-            )
-    methods = {str(name): item for name, item in evaluations.items()}
+    methods: dict[str, Evaluation] = _by_method("evaluations", evaluations, evaluations, Evaluation)
     settings = {(item.n, item.n_classes, item.alpha, item.level) for item in methods.values()}
     if len(settings) > 1:
         raise InputError(
@@ -231,14 +259,6 @@ def _check_evaluations(evaluations: Evaluation | Evaluations) -> dict[str, Evalu
             "evaluations must be of the same test samples in the same order; their rows differ. "
             "Evaluate every method on the same ModelOutputs."
         )
-    axes: dict[str, tuple[str, ...]] = {}
-    for item in methods.values():
-        for name, table in item.tables.items():
-            if axes.setdefault(name, table.axes) != table.axes:
-                raise InputError(
-                    f"evaluations must divide samples alike; {name!r} is over {axes[name]} for one "
-                    f"method and {table.axes} for another. Pass the same bins= to evaluate."
-                )
     return methods
 
 
@@ -251,14 +271,14 @@ def _by_method(argument: str, values: Any, methods: Evaluations, kind: type[Any]
             raise InputError(f"{argument} must be a mapping with names among {list(methods)}.")
         values = {next(iter(methods)): values}
     by_name = {str(name): item for name, item in values.items()}
-    if not set(by_name) <= set(methods):
+    if not set(by_name) <= set(map(str, methods)):
         raise InputError(
             f"{argument} must name methods among {list(methods)}; got {list(by_name)}."
         )
     for name, item in by_name.items():
         if not isinstance(item, kind):
             raise InputError(
-                f"{argument}[{name!r}] must be a {kind.__name__}; got {type(item).__name__}."
+                f"{argument}[{name!r}] must be of type {kind.__name__}; got {type(item).__name__}."
             )
     return by_name
 
@@ -274,7 +294,6 @@ def _check_samples(
     if outputs is None or sets is None:
         missing = "outputs" if outputs is None else "sets"
         raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
-    outputs.require_labels("the list of samples")
     by_name = _by_method("sets", sets, methods, PredictionSets)
     if len(by_name) < len(methods):
         raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
@@ -291,9 +310,8 @@ def _check_samples(
             and np.array_equal(outputs.rows, evaluation.rows)
         ):
             raise InputError(
-                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from "
-                f"({len(chosen)} sets, {len(outputs)} samples, {evaluation.n} evaluated); pass the "
-                "same objects as to evaluate."
+                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from; "
+                "pass the same objects as to evaluate."
             )
     return by_name
 
@@ -307,9 +325,8 @@ def _check_regions(
         evaluation = methods[name]
         if (item.n, item.alpha) != (evaluation.n, evaluation.alpha):
             raise InputError(
-                f"regions[{name!r}] are of {item.n} samples at alpha={item.alpha:g}, and the "
-                f"evaluation is of {evaluation.n} at alpha={evaluation.alpha:g}; search the same "
-                "sets."
+                f"regions[{name!r}] are of {item.n} samples at alpha={item.alpha:g}; search the "
+                "sets that were evaluated."
             )
     return by_name
 
@@ -326,3 +343,359 @@ def _check_comparison(methods: Evaluations, comparison: Comparison | None) -> No
             f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
             "equal_size=True)."
         )
+
+
+# ---- Verdict -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found of one method.
+
+    `outcome` is that of marginal coverage against the target, with its `p_value`: untested without
+    a predictor, whose calibration samples are not known, and for leave-one-out coverage. `low` has
+    the bins of each table that are below the target, after Holm's correction over all tables,
+    `marked` counts those below by the variability of the test samples alone, and `guarantees` names
+    tables in each of whose bins the method guarantees coverage.
+    """
+
+    outcome: Outcome
+    p_value: float
+    low: dict[str, NDArray[np.bool_]]
+    marked: int
+    guarantees: tuple[str, ...] = ()
+
+    @property
+    def n_low(self) -> dict[str, int]:
+        """Number of bins below the target, by table."""
+        return {name: int(low.sum()) for name, low in self.low.items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict in words, as headings with their sentences, and what it rests on."""
+
+    sections: list[tuple[str, list[str]]]
+    judgements: dict[str, Judgement]
+
+    def __str__(self) -> str:
+        return " ".join(sentence for _, sentences in self.sections for sentence in sentences)
+
+
+def verdict(
+    evaluations: Evaluations,
+    predictors: Mapping[str, Predictor] | None = None,
+    regions: Mapping[str, Regions] | None = None,
+    comparison: Comparison | None = None,
+) -> Verdict:
+    """Judge marginal and conditional coverage of one or several methods by name, in words.
+
+    A method whose coverage is 1 - alpha everywhere is called below the target, marginally or in
+    any bin, with probability 1 - level at most. The predictors know how many calibration samples
+    there were; without them nothing is said about marginal coverage but its interval. Arguments are
+    those of `write_report`.
+    """
+    predictors = predictors or {}
+    judgements = {m: judge(item, predictors.get(m)) for m, item in evaluations.items()}
+    target = (
+        "A prediction set lists the classes that a sample may have. At least "
+        f"{100.0 * (1.0 - next(iter(evaluations.values())).alpha):g}% of the sets should contain "
+        "the true class (marginal coverage)."
+    )
+    sections = [
+        ("Target", [target]),
+        ("Marginal coverage", _marginal(evaluations, judgements, predictors)),
+        ("Conditional coverage", _conditional(evaluations, judgements, regions or {})),
+    ]
+    if comparison is not None:
+        sections.append(("At equal set size", [_at_equal_size(comparison)]))
+    sections.append(("What to do", _advice(evaluations, judgements)))
+    return Verdict(sections, judgements)
+
+
+# ---- Tests ----------------------------------------------------------------------------------
+
+
+def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgement:
+    """Test the coverage of one method, marginally and in the bins of its tables.
+
+    Half of the probability of a false positive is for marginal coverage and half for all bins.
+    """
+    significance = (1.0 - evaluation.level) / 2.0
+    tested = predictor is not None and not evaluation.left_out
+    p, outcome = math.nan, "untested"
+    if tested:
+        covered = round(evaluation.coverage.value * evaluation.n)
+        p = float(_p_values(covered, evaluation.n, evaluation, predictor)[0])
+        above = evaluation.coverage.lower > 1.0 - evaluation.alpha
+        outcome = "below" if p <= significance else "above" if above else "consistent"
+    tables = [evaluation.tables[name] for name in _judged(evaluation)]
+    # Without calibration sizes, bins are judged by the variability of their own samples alone.
+    p_values = [
+        _bin_p_values(table, evaluation, predictor) if tested else table.p_value for table in tables
+    ]
+    adjusted = holm(np.concatenate([np.empty(0), *p_values]))
+    ends = np.cumsum([table.count.size for table in tables])[:-1]
+    parts = np.split(adjusted <= significance, ends)
+    return Judgement(
+        outcome=outcome,  # type: ignore[arg-type]
+        p_value=p,
+        low={table.name: part for table, part in zip(tables, parts, strict=False)},
+        marked=sum(int(t.under_covered(1.0 - evaluation.level).sum()) for t in tables),
+        guarantees=() if predictor is None else _guaranteed_tables(predictor),
+    )
+
+
+def _judged(evaluation: Evaluation) -> list[str]:
+    """Tables in each of whose bins a method can reach its target: classes, groups, all others."""
+    names = [n for n in evaluation.tables if n not in METRICS or METRICS[n].is_goal]
+    return sorted(names, key=lambda name: (name != "class", not name.startswith("group:")))
+
+
+def _p_values(
+    covered: Any, count: Any, evaluation: Evaluation, predictor: Any, share: Any = 1.0
+) -> Floats:
+    """P-values of samples whose thresholds rest on this share of the calibration samples."""
+    exact = isinstance(predictor, StandardConformal)
+    # Weighted calibration samples tell as much as a smaller number of unweighted ones.
+    shift = getattr(predictor, "shift", None)
+    n = getattr(shift, "effective_size", predictor.n_calibration_)
+    sizes = np.floor(np.multiply(n, share)).astype(np.int64)
+    # Where no exact law is known, its mean is 1 - alpha and its variance that of so many samples.
+    functions = None if exact else 0
+    return check_guarantee(covered, count, sizes, evaluation.alpha, n_functions=functions)
+
+
+def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Any) -> Floats:
+    """P-value of each bin: so few covered samples, or fewer, at coverage 1 - alpha in the bin.
+
+    Thresholds that are neither the same for all samples nor those of a group or class rest on no
+    fewer samples than those of calibration that fall into the bin, in expectation its share of all.
+    """
+    if isinstance(predictor, MondrianConformal) and (table.name,) == _guaranteed_tables(predictor):
+        counts = [predictor.cell_counts_.get(label, 0) for label in table.labels]
+        return check_guarantee(table.covered, table.count, counts, evaluation.alpha)
+    share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
+    return _p_values(table.covered, table.count, evaluation, predictor, share)
+
+
+def _guaranteed_tables(predictor: Predictor) -> tuple[str, ...]:
+    """Tables in each of whose bins coverage is guaranteed."""
+    if predictor.is_class_conditional:
+        return ("class",)
+    by_group = isinstance(predictor, MondrianConformal) and isinstance(predictor.by, Groups)
+    return tuple(f"group:{name}" for name in predictor.needed_groups if by_group)
+
+
+# ---- Words ----------------------------------------------------------------------------------
+
+
+def _marginal(
+    evaluations: Evaluations,
+    judgements: Mapping[str, Judgement],
+    predictors: Mapping[str, Predictor],
+) -> list[str]:
+    """What each predictor covers, and whether both draws of samples explain it."""
+    sentences, first = [], next(iter(evaluations.values()))
+    target, plural = f"{100.0 * (1.0 - first.alpha):g}%", "s" if first.n > 1 else ""
+    kind = "calibration sample{}, each left out once" if first.left_out else "test sample{}"
+    for method, item in evaluations.items():
+        coverage, outcome = item.coverage, judgements[method].outcome
+        text = (f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover") + (
+            f" {percent(coverage.value)} of {item.n:,} {kind.format(plural)} "
+            f"({100.0 * item.level:g}% interval {range_of(coverage.lower, coverage.upper)}), with "
+            f"{number(item.sizes.mean, 1)} classes per set"
+        )
+        if outcome != "untested":
+            n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
+            words = {
+                "below": "below the target",
+                "consistent": "consistent with the target",
+                "above": "above the target",
+            }
+            text += f": {words[outcome]} (p = {p} with {n:,} calibration samples)"
+        sentences.append(f"{text}.".replace("= <", "< "))
+    outcomes = {judgement.outcome for judgement in judgements.values()}
+    if outcomes != {"untested"}:
+        sentences.append(
+            f"Here p is the probability of so few covered samples, over calibration and test "
+            f"samples, at marginal coverage of {target}."
+        )
+    elif first.left_out:
+        sentences.append(
+            "Leave-one-out coverage is near its target by construction; only a test set can show "
+            "that samples are not exchangeable."
+        )
+    else:
+        sentences.append(
+            "The interval allows for the test samples only. Whether the guarantee holds cannot be "
+            "judged without the number of calibration samples (predictors=)."
+        )
+    return sentences
+
+
+def _conditional(
+    evaluations: Evaluations,
+    judgements: Mapping[str, Judgement],
+    regions: Mapping[str, Regions],
+) -> list[str]:
+    """The bins of each method that are below the target, the lowest of each table by name."""
+    if not any(judgement.low for judgement in judgements.values()) and not regions:
+        return ["No classes, groups or other bins were measured."]
+    sentences = []
+    for method, judgement in judgements.items():
+        evaluation = evaluations[method]
+        tables = [evaluation.tables[name] for name, low in judgement.low.items() if low.any()]
+        parts = [_low_bins(table, judgement.low[table.name]) for table in tables[:_MOST_TABLES]]
+        if method in regions and len(regions[method]):
+            parts.append(f"the region where {regions[method].regions[0].name}")
+        text = f"Below the target in {joined(parts)}." if parts else ""
+        if not parts:
+            judged = [_bins_of(evaluation.tables[name]) for name in judgement.low]
+            text = f"No bin was found below the target, of {joined(judged or ['none'])}."
+        others = judgement.marked - sum(judgement.n_low.values())
+        if judgement.outcome != "untested" and others > 0:
+            bins = f"{others:,} {'more ' if parts else ''}bin{'s' if others > 1 else ''}"
+            text += f" Low coverage of {bins} marked in the tables may be due to the calibration."
+        who = f"{quoted(method)}: {text[0].lower()}" if len(evaluations) > 1 else text[0]
+        sentences.append(who + text[1:])
+    return sentences
+
+
+def _at_equal_size(comparison: Comparison) -> str:
+    """What the last block of the comparison says about shortfalls."""
+    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
+    setting = comparison.keys[-1][0]
+    methods = [key[-1] for key in rows if key[0] == setting]
+    parts = []
+    for i, name in enumerate(comparison.columns):
+        table, part = split_name(name)
+        if part in ("shortfall", "under"):
+            values = [number(rows[setting, method][i].mean) for method in methods]
+            bins = "classes" if table == "class" else division_title(table)
+            kind = "by excess risk" if part == "under" else f"over {bins}"
+            parts.append(f"{joined(values)} points {kind}")
+    return (
+        f"With sets of the mean {setting}, {joined([quoted(m) for m in methods])} fall short of "
+        f"the target by {joined(parts)}."
+    )
+
+
+def _low_bins(table: BinTable, low: NDArray[np.bool_]) -> str:
+    """The bins of a table that are below the target; the lowest with samples enough is named."""
+    enough = low & ~table.few
+    lowest = int(np.argmin(np.where(enough if enough.any() else low, table.coverage, np.inf)))
+    share = percent(float(table.coverage[lowest]))
+    if not enough.any():
+        share = f"{range_of(table.lower[lowest], table.upper[lowest], 0)}%"
+    label = table.labels[lowest]
+    name = f"“{label}”" if table.has_names else label
+    which = "lowest: " if low.sum() > 1 else ""
+    return (
+        f"{low.sum():,} of {_bins_of(table)} ({which}{name}, {share} of "
+        f"{table.count[lowest]:,} samples)"
+    )
+
+
+def _bins_of(table: BinTable) -> str:
+    """How many bins there are, and of which kind."""
+    count, title = f"{table.count.size:,}", division_title(table.name)
+    if table.name == "class":
+        return f"{count} classes"
+    if table.name.startswith("group:"):
+        return f"{count} groups by {title}"
+    return f"{count} bins of {title}"
+
+
+def _advice(evaluations: Evaluations, judgements: Mapping[str, Judgement]) -> list[str]:
+    """What follows from the tests above and from nothing else."""
+    preferred, why = _preferred(evaluations, judgements)
+    sentences = [why] if why else []
+    for method in [preferred] if preferred else list(evaluations):
+        item, judgement = evaluations[method], judgements[method]
+        who = f" of {quoted(method)}" if len(evaluations) > 1 else ""
+        full = item.sizes.full / item.n
+        failing = [name for name, count in judgement.n_low.items() if count]
+        if full > _MOSTLY:
+            sentences.append(
+                f"{percent(full, 0)} of the sets{who} are full and tell nothing: use more "
+                "calibration samples or a larger alpha."
+            )
+        if judgement.outcome == "below" or set(failing) & set(judgement.guarantees):
+            sentences.append(
+                f"Do not rely on the sets{who}: calibration and test samples do not look "
+                "exchangeable. Check that neither was used in training, and calibrate on samples "
+                "like those to predict."
+            )
+        sentences += _remedies([n for n in failing if n not in judgement.guarantees], who)
+    if not sentences:
+        sentences.append(
+            "The sets can be used for samples that are exchangeable with these. A shortfall in a "
+            "small part of them may have gone unseen."
+        )
+    return list(dict.fromkeys(sentences))
+
+
+def _preferred(evaluations: Evaluations, judgements: Mapping[str, Judgement]) -> tuple[str, str]:
+    """A method that no other beats in any table, and the sentence for it; empty if there is none.
+
+    Of methods that fail alike everywhere, the one with clearly smaller sets.
+    """
+    if len(evaluations) == 1:
+        return "", ""
+    names = dict.fromkeys(name for judgement in judgements.values() for name in judgement.low)
+
+    def failures(method: str) -> tuple[float, ...]:
+        judgement, item = judgements[method], evaluations[method]
+        useless = item.sizes.full / item.n > _MOSTLY
+        # A table that a method lacks could hide its failures.
+        counts = [judgement.n_low.get(name, math.inf) for name in names]
+        return (useless, judgement.outcome == "below", *counts)
+
+    def beats(one: str, other: str) -> bool:
+        """Whether a method is no worse in all respects, and better in one or smaller."""
+        pairs = list(zip(failures(one), failures(other), strict=True))
+        if any(a > b for a, b in pairs) or not all(map(math.isfinite, failures(one))):
+            return False
+        sizes = [evaluations[method].metrics["size"] for method in (one, other)]
+        return any(a < b for a, b in pairs) or sizes[0].upper < sizes[1].lower
+
+    best = [m for m in evaluations if all(beats(m, other) for other in evaluations if other != m)]
+    if not best or failures(best[0])[0]:
+        return "", ""
+    fewer = any(failures(best[0]) != failures(other) for other in evaluations)
+    reason = (
+        "in no table are more of its bins below the target than of any other method"
+        if fewer
+        else "its sets are smaller, and no method has more bins below the target"
+    )
+    text = f"Prefer {quoted(best[0])}: {reason}."
+    means = {method: item.sizes.mean for method, item in evaluations.items()}
+    smallest = min(means, key=lambda method: means[method])
+    if smallest != best[0] and fewer:
+        text += (
+            f" Its sets have {number(means[best[0]], 1)} classes on average, those of "
+            f"{quoted(smallest)} {number(means[smallest], 1)}."
+        )
+    return best[0], text
+
+
+def _remedies(tables: Sequence[str], who: str) -> list[str]:
+    """Methods that guarantee coverage where it is below the target."""
+    groups = [name.removeprefix("group:") for name in tables if name.startswith("group:")]
+    columns = ", ".join(repr(name) for name in groups)
+    words = {
+        "class": f"For the classes{who}: ConditionalConformal(per_class=True), on the command line "
+        "--per-class, guarantees class-conditional coverage.",
+        "groups": f"For the groups{who}: MondrianConformal(by=Groups({columns})), or a basis with "
+        f"Groups({columns}), guarantees group-conditional coverage.",
+        "conf_trust": f"For confidence and trust{who}: ConditionalConformal with a trust score "
+        "adapts its thresholds to both.",
+    }
+    kinds = {"groups" if name.startswith("group:") else name for name in tables}
+    return [text for kind, text in words.items() if kind in kinds]
+
+
+def quoted(method: str) -> str:
+    """The name in quotes, which set several words apart from the sentence."""
+    return method if method == ONE_METHOD else f"“{method}”"
