@@ -37,7 +37,7 @@ write("new.csv", X_rest[1::2], y_rest[1::2])
 for command in (
     "calibrate held_out.csv --label-column truth --method standard -o wine.trustsets",
     "predict wine.trustsets new.csv --alpha 0.1 -o sets.csv",
-    "evaluate new.csv wine.trustsets --label-column truth --group region --metric groups",
+    "evaluate new.csv wine.trustsets --group region --metric groups",
 ):
     print(f"$ trustsets {command}", flush=True)
     subprocess.run([sys.executable, "-m", "trustsets.cli", *shlex.split(command)], check=True)

@@ -78,6 +78,7 @@ def tried_scores(own, rng):
 @pytest.mark.parametrize(("seed", "digits"), [(0, 9), (1, 1)])
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_sets_change_where_the_ranges_end(make, seed, digits):
+    """Deterministic: fails if a range is wider or narrower than it is said to be."""
     rng = np.random.default_rng(seed)
     predictor = make().calibrate(some(seed, 40, digits), tuning=some(9, 120))
     test, n_finite = some(seed + 5, 6), 0

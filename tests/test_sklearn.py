@@ -159,7 +159,6 @@ def test_bad_use_is_named(digits):
         ({"method": "magic"}, "method must be"),
         ({"features": "output"}, "features must be"),
         ({"features": "pipeline"}, "needs a pipeline"),
-        ({"features": "leaves"}, "GaussianNB does not"),
         ({"method": "paper", "features": None}, "needs a trust score"),
         ({"calibration_fraction": 1.5}, "calibration_fraction must lie"),
     ]:

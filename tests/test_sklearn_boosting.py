@@ -1,13 +1,8 @@
 """`TrustSetClassifier` with the gradient boosting packages as they are."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from trustsets import TrustSetClassifier
 
@@ -51,13 +46,12 @@ BOOSTED = {
 }
 
 
-@pytest.mark.parametrize("features", ["auto", "leaves"])
 @pytest.mark.parametrize("name", BOOSTED)
-def test_boosted_trees_work_as_they_are(name, features, table):
+def test_boosted_trees_work_as_they_are(name, table):
     frame, y = table
     model, takes_names = BOOSTED[name]
     y = TREES[y] if takes_names else y
-    wrapped = TrustSetClassifier(model, features=features, groups="soil")
+    wrapped = TrustSetClassifier(model, groups="soil")
     wrapped.fit(frame[:700], y[:700], sample_weight=np.ones(700))
     new = frame[700:]
     sets = wrapped.predict_set(new)
@@ -65,8 +59,7 @@ def test_boosted_trees_work_as_they_are(name, features, table):
     assert sets.sizes.mean() < 3.5
     np.testing.assert_array_equal(wrapped.predict(new), wrapped.estimator_.predict(new).ravel())
     assert wrapped.predictor_.needed_groups == ("soil",) and wrapped.predictor_.trust is not None
-    source = "the columns of X" if features == "auto" else "the leaves of "
-    assert wrapped.feature_source_.startswith(source)
+    assert wrapped.feature_source_ == "the columns of X"
     # One at a time, as in a service, is the same.
     np.testing.assert_array_equal(wrapped.predict_set(new[:1]).mask, sets.mask[:1])
 
@@ -97,64 +90,6 @@ def test_early_stopping_sets_reach_the_model_whole(table):
         )
 
 
-def leaves_of(model, X):
-    """Which leaf of each tree a sample falls into, as each package says it."""
-    if isinstance(model, lightgbm.LGBMClassifier):
-        leaves = model.predict(X, pred_leaf=True)
-    elif isinstance(model, catboost.CatBoostClassifier):
-        leaves = model.calc_leaf_indexes(X)
-    else:
-        leaves = model.apply(X)
-    return np.asarray(leaves).reshape(len(X), -1)
-
-
-def leaf_features(model, X, y):
-    """Features of all samples, of which the first 300 are the trust score's."""
-    wrapped = TrustSetClassifier(model, prefit=True, features="leaves").fit(X[:300], y[:300])
-    return wrapped.outputs(X).features
-
-
-def test_leaves_measure_the_share_of_trees_that_tell_samples_apart(table):
-    frame, y = table
-    X = frame[list("abcd")].fillna(0.0).to_numpy()
-    for model in (
-        light(num_leaves=4),
-        extreme(max_depth=2),
-        cat(depth=2),
-        RandomForestClassifier(10, max_depth=3, random_state=0),
-        GradientBoostingClassifier(n_estimators=3, max_depth=2),
-    ):
-        features = leaf_features(model.fit(X[:300], y[:300]), X, y)
-        leaves = leaves_of(model, X)
-        assert leaves.shape[1] >= 10
-        squares = ((features[:40, None] - features[None, :40]) ** 2).sum(axis=2)
-        apart = (leaves[:40, None] != leaves[None, :40]).sum(axis=2)
-        np.testing.assert_allclose(squares, 2.0 * apart, atol=1e-9)
-    forest = RandomForestClassifier(60, random_state=0).fit(X[:300], y[:300])
-    features = leaf_features(forest, X, y)
-    assert features.shape == (900, 64)  # of thousands of leaves
-    # Components keep most of the order of the distances among training samples.
-    leaves = leaves_of(forest, X)
-    apart = (leaves[:100, None] != leaves[None, :100]).sum(axis=2)[np.triu_indices(100, 1)]
-    squares = ((features[:100, None] - features[None, :100]) ** 2).sum(axis=2)
-    assert np.corrcoef(apart, squares[np.triu_indices(100, 1)])[0, 1] > 0.5
-
-
-def test_leaves_are_found_behind_transformers(table):
-    frame, y = table
-    X = frame[list("abcd")].to_numpy()
-    pipeline = make_pipeline(StandardScaler(), light())
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "X does not have valid feature names")
-        pipeline.fit(X[:300], y[:300])
-        model = TrustSetClassifier(pipeline, "mondrian", prefit=True, features="leaves")
-        model.fit(X[:300], y[:300])
-        assert model.feature_source_ == "the leaves of LGBMClassifier"
-        scaler, trees = pipeline
-        by_hand = leaf_features(trees, scaler.transform(X), y)
-        np.testing.assert_array_equal(model.outputs(X).features, by_hand)
-
-
 @pytest.mark.parametrize("make", [light, extreme, cat])
 def test_other_columns_are_refused(make, table):
     frame, y = table
@@ -170,15 +105,3 @@ def test_other_columns_are_refused(make, table):
                 call(numbers.rename(columns={"b": "z"}))
         with pytest.raises(ValueError, match="4"):
             model.predict_set(numbers.to_numpy()[:, :3])
-
-
-def test_labels_that_xgboost_cannot_take_are_explained(table):
-    frame, y = table
-    numbers = frame[list("abcd")]
-    rest = np.setdiff1d(np.arange(900), np.random.default_rng(0).permutation(900)[:630])
-    rare = np.where(y == 3, 2, y)
-    rare[rest[0]] = 3
-    rare[y == 0] = 4  # 1, 2 and 4 are left to train with
-    with pytest.raises(ValueError, match="Invalid classes") as caught:
-        TrustSetClassifier(extreme()).fit(numbers, rare)
-    assert "has none of class 3" in caught.value.__notes__[0]

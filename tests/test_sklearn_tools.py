@@ -5,14 +5,13 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn import config_context
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
-    RandomForestClassifier,
     StackingClassifier,
     VotingClassifier,
 )
@@ -389,28 +388,6 @@ def test_metadata_are_routed():
         TrustSetClassifier(LogisticRegression()).fit(X, y, sample_weight=weight)
 
 
-def test_sets_come_as_frames_where_asked(table):
-    frame, y = table
-    model = TrustSetClassifier(pipeline(), "standard").fit(frame[:700], y[:700])
-    sets = model.predict_set(frame[700:])
-    found = model.set_output(transform="pandas").predict_set(frame[700:])
-    pd.testing.assert_frame_equal(found, sets.to_frame().set_axis(frame[700:].index))
-    found = clone(model.set_output(transform="polars")).fit(frame[:700], y[:700])
-    found = found.set_output(transform=None).predict_set(frame[700:])
-    assert isinstance(found, pl.DataFrame) and found["size"].to_list() == sets.sizes.tolist()
-    names = [own.tolist() for own in sets]  # the most likely class first
-    assert found["set"].to_list() == names == sets.to_frame("pyarrow")["set"].to_pylist()
-    assert [each[0] for each in names if each] == model.predict(frame[700:])[
-        sets.sizes > 0
-    ].tolist()
-    again = model.set_output(transform="default").predict_set(frame[700:])
-    np.testing.assert_array_equal(again.mask, sets.mask)
-    with pytest.raises(InputError, match='"pandas" or "polars"; got \'arrow\''):
-        model.set_output(transform="arrow")
-    inside = make_pipeline(pipeline()[0].set_output(transform="pandas"), LogisticRegression())
-    TrustSetClassifier(inside, "mondrian").fit(frame[:700], y[:700]).predict_set(frame[700:])
-
-
 def test_every_method_has_a_name(table):
     X, y = drawn(900)
     names = "conditional bins mondrian standard class clustered".split()
@@ -470,11 +447,6 @@ def test_mistakes_are_named(table):
     later = TrustSetClassifier(GaussianNB(), "standard").fit(X, y).set_params(method="mondrian")
     with pytest.raises(NotCalibratedError, match="changed to one with a trust score; call fit"):
         later.calibrate(X, y)
-    forest = RandomForestClassifier(3, random_state=0).fit(X.to_numpy(), y)
-    leaves = TrustSetClassifier(forest, features="leaves", prefit=True)
-    leaves.calibrate(X.to_numpy(), y)
-    with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier"):
-        leaves.predict_set(X.to_numpy()[:, :3])
 
 
 def test_rows_in_lists_have_group_columns():

@@ -91,6 +91,7 @@ def test_points_that_are_altered_are_noticed(certificate):
 
 
 def test_scores_that_are_altered_are_noticed_unless_the_threshold_stays(certificate):
+    """Deterministic: fails if an altered score that moves the threshold is accepted."""
     harmless = 0
     for place in range(len(certificate.scores)):
         for by in (-0.3, 0.3):

@@ -48,22 +48,19 @@ def floating_matrix(value: Any, name: str) -> Array:
         raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}.")
     if array.dtype.itemsize > 8 or not array.dtype.isnative:
         array = array.astype(np.float64)
-    check_finite(array, name)
+    _check_finite(array, name)
     return read_only(array)
 
 
-def check_finite(array: Array, name: str, first_row: int = 0) -> None:
-    """Raise an error that names the first row with NaN or infinity.
-
-    `first_row` is the number of the array's first row where it is a part of a larger one.
-    """
+def _check_finite(array: Array, name: str) -> None:
+    """Raise an error that names the first row with NaN or infinity."""
     rows = max(1, _PIECE // array.shape[1])
     for start in range(0, array.shape[0], rows):
         piece = np.isfinite(array[start : start + rows])
         if not piece.all():
             row, column = np.argwhere(~piece)[0]
             raise InputError(
-                f"{name} must be finite; row {first_row + start + row}, column {column} holds "
+                f"{name} must be finite; row {start + row}, column {column} holds "
                 f"{array[start + row, column]}. Drop or repair such rows first."
             )
 

@@ -37,10 +37,7 @@ def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -
 def in_threads(
     run: Callable[[_Item], None], tasks: Sequence[_Item], count: int | None = None
 ) -> None:
-    """Run all tasks in at most `count` threads.
-
-    NumPy and the kernels release the interpreter's lock.
-    """
+    """Run all tasks in at most `count` threads; NumPy and kernels release the GIL."""
     count = min(len(tasks), count or available_cores())
     if count <= 1:
         for task in tasks:
@@ -56,14 +53,7 @@ def row_numbers(
     width: int,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """One number for each row, from a function that gives those of a block.
-
-    Examples
-    --------
-    >>> table = np.arange(6.0).reshape(3, 2)
-    >>> row_numbers(lambda rows: table[rows].sum(axis=1), *table.shape)
-    array([1., 5., 9.])
-    """
+    """One number for each row, from a function that gives those of a block."""
     if 0 < 8 * n_rows * width <= BLOCK_BYTES:
         return np.array(function(slice(0, n_rows)), dtype)
     result = np.empty(n_rows, dtype)
@@ -76,11 +66,7 @@ def row_numbers(
 
 
 def available_cores() -> int:
-    """Threads that this process should use: `OMP_NUM_THREADS` if set, else one for each core.
-
-    Ray, Dask and Spark set that variable in their workers to the cores a task has; every worker
-    of a machine would use all of its cores otherwise.
-    """
+    """`OMP_NUM_THREADS` if set, as Ray, Dask and Spark do in their workers, else all cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if asked.isdecimal() and int(asked) > 0:
         return int(asked)

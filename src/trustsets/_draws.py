@@ -1,9 +1,7 @@
 """One uniform number per sample, a pure function of (seed, stream, key).
 
-The key is the row number of a sample or a number made of its content. Because nothing but
-these three enters, the draw of a sample is the same whatever the batch, the order or the
-number of threads, and calibration and prediction (two streams) are independent even for
-samples with equal keys.
+The key is the row number of a sample or a number made of its content, so that its draw is the same
+whatever the batch, the order or the number of threads.
 """
 
 from enum import IntEnum
@@ -37,13 +35,6 @@ def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[
 
     The output function of SplitMix64 (Steele, Lea and Flood 2014), applied twice, turns
     (seed, stream) into a key and (key, row) into 53 random bits.
-
-    Examples
-    --------
-    >>> a = row_uniforms(0, Stream.PREDICTION_SCORE, np.arange(4))
-    >>> b = row_uniforms(0, Stream.PREDICTION_SCORE, np.array([3, 1]))
-    >>> bool(a[3] == b[0] and a[1] == b[1])
-    True
     """
     start = np.array([(seed * _GOLDEN + int(stream)) & _MASK], dtype=np.uint64)
     key = _mix(_mix(start) + np.uint64(_GOLDEN))
@@ -52,17 +43,7 @@ def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[
 
 
 def content_keys(numbers: NDArray[np.floating]) -> NDArray[np.int64]:
-    """One 64-bit number for each row of an (n, d) array, made of the values in the row.
-
-    Every value is mixed with the number of its column, and the results are added up. Equal
-    rows have equal keys, whatever rows are around them and whatever their floating type.
-
-    Examples
-    --------
-    >>> keys = content_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
-    >>> bool(keys[0] == keys[2] != keys[1])
-    True
-    """
+    """One 64-bit number for each row of an (n, d) array, made of its values and their columns."""
     # + 0.0 turns -0.0, which equals 0.0, into it.
     bits = np.ascontiguousarray(numbers.astype(np.float64) + 0.0).view(np.uint64)
     column = number_hashes(bits.shape[1])

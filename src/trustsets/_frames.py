@@ -30,15 +30,9 @@ _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> dict[str, str]:
-    """Columns, each with the part of its name that ``*`` stands for.
+    """Columns in the order of the patterns, each with the part of its name that ``*`` stands for.
 
-    Columns come in the order of the patterns, and those of one pattern in the order of the table.
     A pattern without ``*`` is the name of one column and stands for all of it.
-
-    Examples
-    --------
-    >>> match_columns(["id", "prob_cat", "prob_dog"], ["prob_*"], "probabilities")
-    {'prob_cat': 'cat', 'prob_dog': 'dog'}
     """
     matched: dict[str, str] = {}
     present = set(names)
@@ -70,13 +64,7 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
 
 
 def class_names(parts: Sequence[str]) -> NDArray[Any]:
-    """Class names from parts of column names; integers where all of them are written so.
-
-    Examples
-    --------
-    >>> class_names(["0", "1"]), class_names(["01", "1"])
-    (array([0, 1]), array(['01', '1'], dtype='<U2'))
-    """
+    """Class names from parts of column names; integers where all of them are written so."""
     if len(set(parts)) < len(parts):
         twice = next(part for part, count in Counter(parts).items() if count > 1)
         raise InputError(

@@ -1,8 +1,4 @@
-"""Results to plain JSON data and back, driven by their type hints.
-
-JSON has no NaN: an undefined number is written as null, and null is read as NaN where the type
-hint is a number.
-"""
+"""Results to plain JSON data and back, driven by their type hints; NaN is written as null."""
 
 import dataclasses
 import json

@@ -38,15 +38,7 @@ def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
 def conformal_rank(n: int, alpha: float) -> int:
     """Smallest k with k >= (n + 1)(1 - alpha); the threshold is the k-th smallest score.
 
-    Alpha is read as the decimal number it prints as. In floating point the product is
-    off by one for some pairs: ``100 * (1 - 0.45)`` is ``55.00000000000001``.
-
-    Examples
-    --------
-    >>> conformal_rank(99, 0.45)
-    55
-    >>> conformal_rank(8, 0.1)  # past n: no finite threshold is valid
-    9
+    Alpha is read as the decimal number it prints as: ``100 * (1 - 0.45)`` is 55.00000000000001.
     """
     share = (n + 1) * (1 - Fraction(repr(float(alpha))))
     return -(-share.numerator // share.denominator)

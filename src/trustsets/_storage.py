@@ -4,8 +4,7 @@ A file holds tensors and one JSON header: the version of the format, a tree that
 takes which values and arrays, and a SHA-256 of both. Loading builds only classes that were marked
 with `storable`, and compares their fields with the annotations; nothing in a file is ever executed.
 The checksum detects accidents, not intent: `check_state` of a class keeps compiled code inside its
-arrays whatever a file says. There is one header because safetensors writes several metadata entries
-in any order, and equal objects should give equal files.
+arrays whatever a file says.
 """
 
 import contextlib
@@ -97,12 +96,9 @@ def _mode(path: Path) -> int:
 def storable(cls: _Storable) -> _Storable:
     """Mark a class as one that files may hold.
 
-    Such a class is a plain dataclass, or has ``to_state() -> dict`` and the classmethod
-    ``from_state(dict)``. State may hold numbers, strings, None, tuples, lists,
-    string-keyed dicts, NumPy arrays and other storable objects.
-
-    After loading, a method ``check_state()``, if there is one, is called on the object. It raises
-    a `StorageError` that names the field whose shape or range is wrong; see `require`.
+    It is a plain dataclass, or has ``to_state() -> dict`` and the classmethod
+    ``from_state(dict)``. After loading, its method ``check_state()``, if there is one, raises a
+    `StorageError` that names the field whose shape or range is wrong; see `require`.
     """
     _REGISTRY[cls.__name__] = cls
     return cls
@@ -126,14 +122,7 @@ def write(path: StrPath, value: Any, note: dict[str, Any] | None = None) -> None
 
 
 def require(holds: object, field: str, rule: str) -> None:
-    """Raise a `StorageError` that names a field unless its rule holds.
-
-    Examples
-    --------
-    >>> require(False, "StandardLearned.scores", "must not be empty")
-    Traceback (most recent call last):
-    trustsets.errors.StorageError: StandardLearned.scores must not be empty.
-    """
+    """Raise a `StorageError` that names a field unless its rule holds."""
     if not holds:
         raise StorageError(f"{field} {rule}.")
 
@@ -155,11 +144,8 @@ def require_increasing(values: Any, field: str, strictly: bool = False) -> None:
     require((steps > 0).all() if strictly else (steps >= 0).all(), field, "must be increasing")
 
 
-def function_name(function: Callable[..., Any]) -> str:
-    """``module:name`` of a function, by which a saved object refers to it.
-
-    It must be defined with def at the top of a module: its name must lead back to it.
-    """
+def _function_name(function: Callable[..., Any]) -> str:
+    """``module:name`` of a function, by which a saved object refers to it."""
     spec = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
     if function.__module__ == "__main__" or _imported(spec) is not function:
         raise StorageError(
@@ -169,8 +155,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return spec
 
 
-def named_function(spec: str) -> Callable[..., Any]:
-    """The function of `function_name`, which this process must have imported already."""
+def _named_function(spec: str) -> Callable[..., Any]:
     function = _imported(spec)
     if function is None:
         raise StorageError(
@@ -181,11 +166,7 @@ def named_function(spec: str) -> Callable[..., Any]:
 
 
 def _imported(spec: str) -> Callable[..., Any] | None:
-    """A function of a module that is imported already; None for anything else.
-
-    It must be defined with def by that module, and not belong to Python's standard library: a name
-    in a file must not reach functions that were never meant for it.
-    """
+    """A function that a module, imported already and not of Python itself, defines with def."""
     module, _, name = spec.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
         return None
@@ -300,7 +281,7 @@ def _encode(value: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
     if isinstance(value, dict):
         return {"dict": {str(key): _encode(item, arrays) for key, item in value.items()}}
     if callable(value) and _REGISTRY.get(type(value).__name__) is not type(value):
-        return {"function": function_name(value)}
+        return {"function": _function_name(value)}
     return _encode_object(value, arrays)
 
 
@@ -357,7 +338,7 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
             objects[:] = items
             return objects
         case {"function": str(name)}:
-            return named_function(name)
+            return _named_function(name)
         case {"float": "inf" | "-inf" | "nan" as text}:
             return float(text)
     raise StorageError(f"unknown entry {sorted(node)}.")
@@ -403,13 +384,6 @@ def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     """Whether a value is of a type; types that cannot be checked are accepted.
 
     A list is accepted for a tuple, as it is by the constructors of these classes.
-
-    Examples
-    --------
-    >>> fits(3, int), fits(3, float), fits(True, int), fits("3", int | None)
-    (True, True, False, False)
-    >>> fits((1, 2), tuple[int, ...]), fits((1, "a"), tuple[int, ...])
-    (True, False)
     """
     if isinstance(value, np.generic):
         value = value.item()

@@ -39,9 +39,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sklearn.exceptions import NotFittedError
 
-    about = {
-        "__doc__": "The object was used before `fit` or `calibrate`.",
-        "__module__": __name__,
-    }
+    about = {"__doc__": "The object was used before `fit` or `calibrate`.", "__module__": __name__}
     made = globals()[name] = type(name, (TrustSetsError, NotFittedError), about)
     return made

@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets import _blocks
 from trustsets._arrays import Array, Codes, Floats, column, floating_matrix, read_only
-from trustsets._blocks import for_each_block, row_numbers
 from trustsets._checks import (
     check_classes,
     check_features,
@@ -51,35 +51,33 @@ class ModelOutputs:
     Parameters
     ----------
     logits : array of shape (n, K), optional
-        Unnormalised outputs; NumPy, pandas or torch, float16 to float64. The array is kept, not
-        copied: do not write to it afterwards.
+        Unnormalised outputs; NumPy, pandas or torch. The array is kept, not copied: do not write to
+        it afterwards.
     probabilities : array of shape (n, K), optional
-        Instead of `logits`. Rows must sum to 1; where they do so only up to decimal rounding, such
-        as three digits, they are divided by their sum, with a warning.
+        Instead of `logits`. Rows must sum to 1; where they do so only up to decimal rounding, they
+        are divided by their sum, with a warning.
     features : array of shape (n, d), optional
         Embeddings for the trust score, usually the layer before the last.
     trust : array of shape (n,), optional
-        Trust of the most likely class of each sample, where it was computed before. A predictor
-        with a fitted `TrustScore` fills it in from the features.
+        Trust of the most likely class. A predictor with a fitted `TrustScore` fills it in from the
+        features.
     labels : array of shape (n,), optional
         True classes: any values among `classes`.
     groups : array of shape (n,), mapping of names to such arrays, or DataFrame, optional
         Columns to condition on or to evaluate by. A bare array is named ``"group"``.
     classes : sequence of length K, optional
         Class names in the order of the columns. Default: ``0..K-1`` where the labels are such
-        integers, otherwise the sorted distinct labels if there are exactly K. Integer labels of
-        which every position but 0 occurs could be either, and need `classes`.
+        integers, otherwise the sorted distinct labels if there are exactly K.
     rows : array of shape (n,), optional
-        Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps them. A
-        randomised prediction depends on the number given here, or, without one, on the content of
-        the sample (`draw_keys`), and never on the order or the batches of samples.
+        Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps them, and
+        randomised predictions depend on them (see `draw_keys`).
 
     Attributes
     ----------
     codes : array of shape (n,) or None
         Column of the true class of each sample.
     flavour : str or None
-        Package of the frame that these are from; results come back as its frames.
+        Package of the frame that these are from.
 
     Examples
     --------
@@ -88,9 +86,6 @@ class ModelOutputs:
     ModelOutputs(n=2, K=2, labels)
     >>> outputs.predicted
     array(['cat', 'dog'], dtype='<U3')
-    >>> first, rest = outputs.split(0.5, seed=0)
-    >>> len(first), len(rest)
-    (1, 1)
     """
 
     classes: Array
@@ -124,22 +119,11 @@ class ModelOutputs:
             warn_if_probabilities(values)
         else:
             values = check_probabilities(probabilities)
-        n, n_classes = values.shape
-        labels = None if labels is None else column(labels, "labels", n)
-        names = check_classes(classes, labels, n_classes)
-        vars(self).update(
-            classes=names,
-            features=None if features is None else check_features(features, n),
-            trust=None if trust is None else check_trust(trust, n),
-            rows=check_rows(rows, n),
-            codes=None if labels is None else read_only(encode_labels(labels, names)),
-            _kind="probabilities" if logits is None else "logits",
-            _values=values,
-            _groups=check_groups(groups, n),
-            _rows_given=rows is not None,
-            _shift=None,
-            flavour=None,
-        )
+        kind = "probabilities" if logits is None else "logits"
+        vars(self).update(_kind=kind, _values=values, _shift=None, flavour=None)
+        changes = {"features": features, "trust": trust, "labels": labels}
+        changes |= {"groups": groups, "classes": classes, "rows": rows}
+        vars(self).update(self._checked(changes))
 
     @classmethod
     def from_frame(
@@ -159,14 +143,12 @@ class ModelOutputs:
         ----------
         frame : DataFrame or pyarrow.Table
         probabilities, logits, features : str or sequence of str
-            Names of columns, or patterns with one ``*`` such as ``"prob_*"``; one of the first
-            two is needed. What ``*`` stands for names the classes.
+            Names of columns, or patterns with one ``*`` such as ``"prob_*"``. What ``*`` stands for
+            names the classes, unless `classes` do.
         label : str, optional
             Column of the true classes.
         groups : str or sequence of str
-            Columns to condition on or to evaluate by. Missing values are a group of their own.
-        classes : sequence of length K, optional
-            Class names, instead of those that the columns give.
+            Columns of groups; missing values are a group of their own.
 
         Examples
         --------
@@ -185,42 +167,34 @@ class ModelOutputs:
     def replace(self, **changes: Any) -> Self:
         """Return the same samples with other features, trust, labels, groups, classes or rows.
 
-        Parameters
-        ----------
-        **changes
-            Parameters of the constructor by name, but `logits` and `probabilities`; None removes
-            what is there. Labels stay at their columns where only `classes` change.
-
-        Examples
-        --------
-        >>> outputs = ModelOutputs(logits=[[2.0, 0.0]], labels=[0])
-        >>> outputs.replace(classes=["cat", "dog"]).labels.tolist()
-        ['cat']
+        None removes what is there. Labels stay at their columns where only `classes` change.
         """
         names = {"features", "trust", "labels", "groups", "classes", "rows"}
         if unknown := changes.keys() - names:
-            raise InputError(
-                f"replace takes {', '.join(sorted(names))}; got {', '.join(sorted(unknown))}."
-            )
-        n, classes = len(self), self.classes
-        checked: dict[str, Any] = {}
+            raise InputError(f"replace takes {sorted(names)}; got {sorted(unknown)}.")
+        return self._replaced(**self._checked(changes))
+
+    def _checked(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Fields made of parameters of the constructor."""
+        n, fields = len(self), dict[str, Any]()
+        if (labels := changes.get("labels")) is not None:
+            labels = column(labels, "labels", n)
         if "classes" in changes:
-            classes = checked["classes"] = check_classes(changes["classes"], None, self.n_classes)
+            fields["classes"] = check_classes(changes["classes"], labels, self.n_classes)
         if "labels" in changes:
-            labels = changes["labels"]
-            if labels is not None:
-                labels = read_only(encode_labels(column(labels, "labels", n), classes))
-            checked["codes"] = labels
+            classes = fields["classes"] if "classes" in fields else self.classes
+            codes = None if labels is None else read_only(encode_labels(labels, classes))
+            fields["codes"] = codes
         for name, check in (("features", check_features), ("trust", check_trust)):
             if name in changes:
                 value = changes[name]
-                checked[name] = None if value is None else check(value, n)
+                fields[name] = None if value is None else check(value, n)
         if "groups" in changes:
-            checked["_groups"] = check_groups(changes["groups"], n)
+            fields["_groups"] = check_groups(changes["groups"], n)
         if "rows" in changes:
-            checked["rows"] = check_rows(changes["rows"], n)
-            checked["_rows_given"] = changes["rows"] is not None
-        return self._replaced(**checked)
+            fields["rows"] = check_rows(changes["rows"], n)
+            fields["_rows_given"] = changes["rows"] is not None
+        return fields
 
     def _replaced(self, **changes: Any) -> Self:
         """The same with other fields, which were checked before."""
@@ -261,9 +235,8 @@ class ModelOutputs:
     def draw_keys(self) -> Codes:
         """One integer per sample, shape (n,), that its random draws are made from.
 
-        These are the `rows` where they were given, and otherwise a hash of the logits or
-        probabilities and of the features: a sample alone has the same draw as in any batch. Samples
-        that agree in all these values share a draw; give `rows` where many do.
+        These are the `rows` where they were given, and otherwise a hash of the outputs and the
+        features: a sample alone has the same draw as in any batch.
         """
         if self._rows_given:
             return self.rows
@@ -284,11 +257,15 @@ class ModelOutputs:
         codes: Codes
         if self._shift is None:
             codes = np.argmax(self._values, axis=1)
+        elif self.is_one_block:
+            codes = self._shifted_block(slice(None)).argmax(axis=1)
         else:
-            most_likely = row_numbers(
-                lambda block: self._shifted_block(block).argmax(axis=1), *self._values.shape
+            codes = _blocks.row_numbers(
+                lambda block: self._shifted_block(block).argmax(axis=1),
+                len(self),
+                self.n_classes,
+                np.int64,
             )
-            codes = most_likely.astype(np.int64)
         codes.setflags(write=False)
         return codes
 
@@ -313,11 +290,16 @@ class ModelOutputs:
         def fill(block: slice) -> None:
             result[block] = self.block_probabilities(block)
 
-        for_each_block(fill, len(self), self.n_classes)
+        _blocks.for_each_block(fill, len(self), self.n_classes)
         return result
 
+    @property
+    def is_one_block(self) -> bool:
+        """Whether there are so few numbers that `block_probabilities` should give them all."""
+        return 8 * self._values.size <= _blocks.BLOCK_BYTES
+
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> Floats:
-        """Float64 probabilities of a block of rows, at a temperature, without the rest."""
+        """Float64 probabilities of a block of rows, at a temperature."""
         values = self._shifted_block(block)
         if self._kind == "probabilities" and temperature == 1.0 and self._shift is None:
             # As they were given, so that equal probabilities stay equal; only rows that do not sum
@@ -352,45 +334,44 @@ class ModelOutputs:
     @cached_property
     def confidence(self) -> Floats:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
-        values = row_numbers(
-            lambda block: self.block_probabilities(block).max(axis=1), *self._values.shape
-        )
+        values: Floats
+        if self.is_one_block:
+            values = self.block_probabilities(slice(None)).max(axis=1)
+        else:
+            values = _blocks.row_numbers(
+                lambda block: self.block_probabilities(block).max(axis=1), *self._values.shape
+            )
         values.setflags(write=False)
         return values
 
     def require_labels(self, purpose: str) -> Codes:
-        """Return the label codes; without labels, raise an error that names `purpose`."""
+        """Return the label codes, or raise an error that names `purpose`."""
         if self.codes is None:
             raise InputError(f"{purpose} needs labels; pass labels= to ModelOutputs.")
         return self.codes
 
     def require_trust(self, purpose: str) -> Floats:
-        """Return the trust; without it, raise an error that names `purpose`."""
+        """Return the trust, or raise an error that names `purpose`."""
         if self.trust is None:
-            raise InputError(
-                f"{purpose} needs trust; pass trust= to ModelOutputs, or features= and a fitted "
-                "trust score to the predictor."
-            )
+            raise InputError(f"{purpose} needs trust; pass trust=, or features= and a TrustScore.")
         return self.trust
 
     def take(self, index: Any) -> Self:
-        """Return the samples at `index` (integers, booleans or a slice), identities kept."""
-        if isinstance(index, slice):
-            index = np.arange(len(self))[index]
-        index = np.asarray(index)
-        if index.dtype == bool:
-            if index.shape != (len(self),):
-                raise InputError(
-                    f"index has shape {index.shape}, but a boolean index needs one value for each "
-                    f"of the {len(self)} samples."
-                )
-            index = np.flatnonzero(index)
-        index = index.astype(np.int64)
+        """Return the samples at `index` (a list, array or slice), identities kept."""
+        try:
+            index = np.atleast_1d(np.arange(len(self))[index])
+        except IndexError as error:
+            raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
         if index.size == 0:
             raise InputError("index selects no sample; ModelOutputs cannot be empty.")
-        if index.min() < -len(self) or index.max() >= len(self):
-            raise InputError(f"index goes beyond the {len(self)} samples.")
-        return self._select(index)
+        return self._replaced(
+            _values=read_only(self._values[index]),
+            features=None if self.features is None else read_only(self.features[index]),
+            trust=None if self.trust is None else read_only(self.trust[index]),
+            codes=None if self.codes is None else read_only(self.codes[index]),
+            _groups={name: read_only(values[index]) for name, values in self._groups.items()},
+            rows=read_only(self.rows[index]),
+        )
 
     def __getitem__(self, index: Any) -> Self:
         """The sample at an integer, or what `take` gives for anything else."""
@@ -404,31 +385,23 @@ class ModelOutputs:
         # NumPy would otherwise look for samples within samples, without end.
         raise InputError("ModelOutputs are no array; pass their logits, features or labels.")
 
-    def split(self, fraction: float, seed: int = 0, stratify: Any = None) -> tuple[Self, Self]:
+    def split(self, fraction: float, seed: int = 0, stratify: bool = False) -> tuple[Self, Self]:
         """Split at random into a part with about `fraction` of the samples and the rest.
 
-        Parameters
-        ----------
-        fraction : float
-            Share of the first part, strictly between 0 and 1.
-        seed : int
-            The same seed gives the same split.
-        stratify : True, str or array of shape (n,), optional
-            Keep the shares of the labels (True), of a group column (its name), or of the
-            given values equal in both parts, up to rounding.
+        With `stratify` both parts have the same shares of the labels, up to rounding.
         """
         first, rest = self.split_indices(fraction, seed, stratify)
-        return self._select(first), self._select(rest)
+        return self.take(first), self.take(rest)
 
     def split_indices(
-        self, fraction: float, seed: int = 0, stratify: Any = None
+        self, fraction: float, seed: int = 0, stratify: bool = False
     ) -> tuple[Codes, Codes]:
         """Positions of the samples in the two parts that `split` gives."""
         check_open(fraction=fraction)
         if len(self) < 2:
             raise InputError("a single sample cannot be split; pass at least two.")
         order = np.random.default_rng(seed).permutation(len(self))
-        strata = self._strata(stratify)[order]
+        strata = self.require_labels("stratify")[order] if stratify else np.zeros(len(self))
         # Each stratum is spread evenly over (0, 1); cutting at `fraction` keeps its share.
         by_stratum = np.argsort(strata, kind="stable")
         _, start, count = np.unique(strata[by_stratum], return_index=True, return_counts=True)
@@ -449,8 +422,19 @@ class ModelOutputs:
             raise InputError("parts must hold at least one ModelOutputs.")
         first = parts[0]
         for number, part in enumerate(parts[1:], start=1):
-            if what := first._difference(part):
-                raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
+            shifts = [0.0 if side._shift is None else side._shift for side in (first, part)]
+            same = {
+                "logits or probabilities": first._kind == part._kind,
+                "classes": np.array_equal(first.classes, part.classes),
+                "shift": np.all(shifts[0] == shifts[1]),
+                "features": first.n_features == part.n_features,
+                "trust": (first.trust is None) == (part.trust is None),
+                "labels": (first.codes is None) == (part.codes is None),
+                "group columns": list(first._groups) == list(part._groups),
+            }
+            for what, agrees in same.items():
+                if not agrees:
+                    raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
         rows = np.concatenate([part.rows for part in parts])
         distinct = np.unique(rows).size == rows.size
         return first._replaced(
@@ -463,56 +447,8 @@ class ModelOutputs:
             _rows_given=distinct and all(part._rows_given for part in parts),
         )
 
-    def _difference(self, other: Self) -> str:
-        """What keeps two outputs from being joined; empty if nothing does."""
-        shifts = [0.0 if part._shift is None else part._shift for part in (self, other)]
-        same = {
-            "logits or probabilities": self._kind == other._kind,
-            "classes": np.array_equal(self.classes, other.classes),
-            "shift": np.all(shifts[0] == shifts[1]),
-            "features": self.n_features == other.n_features,
-            "trust": (self.trust is None) == (other.trust is None),
-            "labels": (self.codes is None) == (other.codes is None),
-            "group columns": list(self._groups) == list(other._groups),
-        }
-        return next((what for what, agrees in same.items() if not agrees), "")
-
-    def _strata(self, stratify: Any) -> Array:
-        if stratify is None or stratify is False:
-            return np.zeros(len(self), dtype=np.int64)
-        if stratify is True:
-            return self.require_labels("stratify=True")
-        if isinstance(stratify, str):
-            if stratify not in self.groups:
-                raise InputError(
-                    f"stratify must name a group column, one of {list(self.groups)}; "
-                    f"got {stratify!r}."
-                )
-            stratify = self.groups[stratify]
-        values = column(stratify, "stratify", len(self))
-        return np.unique(values.astype(str), return_inverse=True)[1]
-
-    def _select(self, index: Codes) -> Self:
-        return self._replaced(
-            _values=read_only(self._values[index]),
-            features=None if self.features is None else read_only(self.features[index]),
-            trust=None if self.trust is None else read_only(self.trust[index]),
-            codes=None if self.codes is None else read_only(self.codes[index]),
-            _groups={name: read_only(values[index]) for name, values in self._groups.items()},
-            rows=read_only(self.rows[index]),
-        )
-
     def shifted(self, shift: Any) -> Self:
-        """Return the same samples with a constant added to the logits of each class.
-
-        The sum is taken block by block when needed; no second copy of the logits is kept.
-
-        Examples
-        --------
-        >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4]])
-        >>> outputs.shifted([0.0, np.log(3.0)]).probabilities.round(3)
-        array([[0.333, 0.667]])
-        """
+        """Return the same samples with a constant added to the logits of each class."""
         amounts = np.array(shift, dtype=np.float64)
         if amounts.shape != (self.n_classes,) or not np.isfinite(amounts).all():
             raise InputError(
@@ -522,13 +458,10 @@ class ModelOutputs:
         return self._replaced(_shift=amounts if self._shift is None else self._shift + amounts)
 
     def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:
-        """Return the same samples with their trust.
+        """Return the same samples with their trust: values, or what a fitted trust score gives.
 
-        Parameters
-        ----------
-        trust : TrustScore, array of shape (n,) or None
-            Values, or a fitted trust score, which fills them in from the features where there are
-            none yet. None changes nothing.
+        A trust score fills in values from the features where there are none yet. None changes
+        nothing.
         """
         if trust is None:
             return self
@@ -550,28 +483,18 @@ class ModelOutputs:
 
 
 def _content_keys(values: Array) -> Codes:
-    """An integer made of the content of each row."""
     n, width = values.shape
-    return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
+    return _blocks.row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
 
 
 def require_outputs(value: Any, argument: str) -> ModelOutputs:
     """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it."""
     if isinstance(value, ModelOutputs):
         return value
-    kind, shape = type(value), getattr(value, "shape", None)
-    package = kind.__module__.partition(".")[0]
-    name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
-    size = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
-    remedy = "Pass the model's logits or probabilities as ModelOutputs(logits=..., labels=...)."
+    remedy = "Wrap it: ModelOutputs(logits=..., labels=...) or ModelOutputs(probabilities=...)."
     if flavour_of(value) is not None:
         remedy = 'Wrap it: ModelOutputs.from_frame(frame, probabilities="...", label="...").'
-    elif hasattr(value, "__array__") or isinstance(value, list | tuple):
-        remedy = (
-            "Wrap it: ModelOutputs(logits=...) or ModelOutputs(probabilities=...), "
-            "with labels= where they are known."
-        )
-    raise InputError(f"{argument} must be ModelOutputs; got {name}{size}. {remedy}")
+    raise InputError(f"{argument} must be ModelOutputs; got {type(value).__name__}. {remedy}")
 
 
 def _join(pieces: Sequence[Any]) -> Any:

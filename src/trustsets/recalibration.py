@@ -1,11 +1,4 @@
-"""Corrections of the model outputs before scores are computed: temperature and class bias.
-
-Temperature scaling divides the logits by one number. A class bias adds a constant to the logits of
-each class: a classifier ranks a class too low where the class is more frequent than in its training
-data, and too high where it is less frequent. And a classifier whose probabilities are right ranks
-rare classes low because they are rare: sets that should contain rare classes as often as others
-divide the probabilities by a power of the class prevalences.
-"""
+"""Corrections of the model outputs before scores are computed: temperature and class bias."""
 
 import warnings
 from typing import Any, Self, final
@@ -50,12 +43,9 @@ _INVERSE_TEMPERATURES = (0.01, 100.0)
 class TemperatureScaling(Estimator):
     """Divide the logits by T, with T the maximum-likelihood value on given data.
 
-    In b = 1/T the mean negative log-likelihood is convex; its derivative is the mean of
-    E_b[logit] - logit of the true class, with E_b the mean under the scaled softmax.
-    The root is found by Newton steps kept inside a bracket, to full precision.
-
-    If every label has the largest logit of its row, the likelihood increases as T goes to 0
-    and has no maximum: the temperature stays 1, with a warning.
+    In b = 1/T the mean negative log-likelihood is convex, and its minimum is found to full
+    precision. If every label has the largest logit of its row there is none: the temperature stays
+    1, with a warning.
 
     Attributes
     ----------
@@ -75,31 +65,26 @@ class TemperatureScaling(Estimator):
     def fit(self, outputs: ModelOutputs) -> Self:
         """Fit T to the labels of `outputs`."""
         codes = outputs.require_labels("TemperatureScaling.fit")
-        likelihood = _TemperatureLikelihood(outputs, codes)
-        if likelihood.separated:
-            warnings.warn(
-                "every label already has the largest logit, so no temperature is best; "
-                "the temperature stays 1.",
-                TrustSetsWarning,
-                stacklevel=2,
-            )
-            self.temperature_ = 1.0
-        else:
-            self.temperature_ = 1.0 / _root(likelihood)
-        if self.temperature_ >= LARGEST_TEMPERATURE:
+        logits = outputs.logits
+        labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
+        gaps = labels - logits.max(axis=1)
+        separated = not gaps.any()
+        self.temperature_ = 1.0 if separated else 1.0 / _inverse_temperature(logits, gaps)
+        message = ""
+        if separated:
+            message = "every label already has the largest logit, so the temperature stays 1."
+        elif self.temperature_ >= LARGEST_TEMPERATURE:
             # A forest gives probabilities of zero without being a bad classifier.
+            impossible = int((labels == ZERO_PROBABILITY).sum())
             reason = "the classifier does no better than chance on these labels"
-            if likelihood.impossible:
+            if impossible:
                 reason = (
-                    f"{likelihood.impossible:,} of {len(outputs):,} labels have a probability of "
-                    "zero, which no temperature corrects; smooth the probabilities (a forest: "
-                    "more trees, or larger leaves) or do without a temperature"
+                    f"{impossible:,} of {len(outputs):,} labels have a probability of zero; smooth "
+                    "the probabilities or do without a temperature"
                 )
-            warnings.warn(
-                f"the temperature stops at {LARGEST_TEMPERATURE:g}: {reason}.",
-                TrustSetsWarning,
-                stacklevel=2,
-            )
+            message = f"the temperature stops at {LARGEST_TEMPERATURE:g}: {reason}."
+        if message:
+            warnings.warn(message, TrustSetsWarning, stacklevel=2)
         return self
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
@@ -131,43 +116,32 @@ def check_temperature(value: Any) -> float:
     return number
 
 
-class _TemperatureLikelihood:
-    """First two derivatives in b of the mean negative log-likelihood."""
+def _inverse_temperature(logits: NDArray[Any], label_gaps: Floats) -> float:
+    """Return 1/T of least negative log-likelihood, the root of its increasing derivative."""
 
-    def __init__(self, outputs: ModelOutputs, codes: NDArray[np.int64]) -> None:
-        self.outputs, self.codes = outputs, codes
-        logits = outputs.logits
-        labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
-        self.impossible = int((labels == ZERO_PROBABILITY).sum())
-        self.label_gaps = labels - logits.max(axis=1)
-        self.logits = logits
-        self.separated = bool((self.label_gaps == 0.0).all())
-
-    def derivatives(self, b: float) -> tuple[float, float]:
-        n, width = self.logits.shape
-        first, second = np.empty(n), np.empty(n)
+    def derivatives(b: float) -> tuple[float, float]:
+        """First and second derivative of the mean."""
+        first, second = np.empty(len(logits)), np.empty(len(logits))
 
         def fill(block: slice) -> None:
-            values = self.logits[block].astype(np.float64)
+            values = logits[block].astype(np.float64)
             values -= values.max(axis=1, keepdims=True)
             weights = np.exp(b * values)
             weights /= weights.sum(axis=1, keepdims=True)
             mean = (weights * values).sum(axis=1)
-            first[block] = mean - self.label_gaps[block]
+            first[block] = mean - label_gaps[block]
             second[block] = (weights * values**2).sum(axis=1) - mean**2
 
-        for_each_block(fill, n, width)
+        for_each_block(fill, *logits.shape)
         return float(first.mean()), float(second.mean())
 
-
-def _root(likelihood: _TemperatureLikelihood) -> float:
-    """Root of the increasing first derivative over the allowed range of b = 1/T."""
     low, high = 1.0 / LARGEST_TEMPERATURE, 1.0 / SMALLEST_TEMPERATURE
-    if likelihood.derivatives(low)[0] >= 0.0:
+    if derivatives(low)[0] >= 0.0:
         return low
     b = 1.0
+    # Newton steps, kept inside a bracket.
     for _ in range(_ROOT_STEPS):
-        slope, curvature = likelihood.derivatives(b)
+        slope, curvature = derivatives(b)
         low, high = (low, b) if slope > 0.0 else (b, high)
         step = b - slope / curvature if curvature > 0.0 else -1.0
         new = step if low < step < high else np.sqrt(low * high)
@@ -187,40 +161,26 @@ class ClassBias(Estimator):
 
     .. math:: -\sum_i \log P(y_i \mid x_i) + \tfrac{\lambda}{2} \|b\|^2 .
 
-    Lambda is chosen from a short list, or is infinity (no bias): the one with the largest
-    held-out likelihood in three-fold cross-validation. Where no bias helps, the logits stay as
-    they are. ``b / a`` is added to the logits, so their temperature does not change.
+    Lambda has the largest held-out likelihood in three-fold cross-validation; it is infinity where
+    no bias helps. ``b / a`` is added to the logits, so their temperature does not change.
 
-    Likelihood alone would sacrifice rare classes, because they are few samples. So a bias must also
-    raise the held-out likelihood in which every class has the same weight, and the bias of a rare
-    class (fewer than 5 samples, or than half of the average class) is at least the mean bias of
-    the labels.
+    Likelihood alone would sacrifice rare classes. So a bias must also raise the held-out likelihood
+    in which every class has the same weight, and that of a rare class (fewer than 5 samples, or
+    than half of the average class) is at least the mean bias of the labels.
 
     Parameters
     ----------
     prevalence : float
-        Between 0 and 10. The logits are also shifted by ``-prevalence * log(share)`` of each class,
-        which divides its probability by that power of its share: sets hold rare classes more often.
-        With 1, probabilities become those of equally frequent classes, up to the temperature. The
-        share of a class with :math:`n_y` of the n samples is :math:`(n_y + 1) / (n + K)`. The most
-        frequent class is shifted by 0: a constant added to all logits changes nothing.
+        Between 0 and 10. The probability of each class is also divided by this power of its share
+        :math:`(n_y + 1) / (n + K)`: sets hold rare classes more often. With 1, probabilities become
+        those of equally frequent classes, up to the temperature.
 
     Attributes
     ----------
     bias_ : array of shape (K,)
-        Added to the logits: the sum of both parts. All zero if no bias helps and `prevalence`
-        is 0.
+        Added to the logits: the sum of both parts.
     strength_ : float
         The chosen lambda.
-    gain_ : float
-        By how much ``b`` lowers the mean negative log-likelihood of held-out samples, without
-        the shift by `prevalence`, which raises it.
-
-    Notes
-    -----
-    Ding et al. use ``-P(y | x) / share(y)`` as score and call it prevalence-adjusted softmax
-    (PAS). With ``prevalence=1`` the classes of a sample are in the same order, but here the
-    ratios of a sample are divided by their sum, so that every score can be made of them.
 
     References
     ----------
@@ -228,20 +188,10 @@ class ClassBias(Estimator):
     calibration is hard-to-beat at label shift adaptation. ICML 2020.
 
     T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
-    classification. 2025 (the shift by class prevalences).
+    classification. 2025 (the shift by class prevalences, prevalence-adjusted softmax).
 
     Examples
     --------
-    The odds of class 1 are nine times too low, so the correction is about log 9:
-
-    >>> rng = np.random.default_rng(0)
-    >>> truth = rng.normal(size=(5000, 2))
-    >>> labels = (truth + rng.gumbel(size=(5000, 2))).argmax(axis=1)
-    >>> logits = truth - [0.0, np.log(9)]
-    >>> bias = ClassBias().fit(ModelOutputs(logits=logits, labels=labels)).bias_
-    >>> round(float(bias[1] - bias[0]), 1), round(float(np.log(9)), 1)
-    (2.2, 2.2)
-
     Three of four samples are of class 0, so class 1 is raised by log(4 / 2) (each count and 1):
 
     >>> outputs = ModelOutputs(logits=np.zeros((4, 2)), labels=[0, 0, 0, 1])
@@ -251,7 +201,6 @@ class ClassBias(Estimator):
 
     bias_: Floats
     strength_: float
-    gain_: float
 
     def __init__(self, *, prevalence: float = 0.0) -> None:
         self.prevalence = prevalence
@@ -268,7 +217,7 @@ class ClassBias(Estimator):
         """Learn the biases from the labels of `outputs`."""
         prevalence = self._power()
         codes = outputs.require_labels("ClassBias.fit")
-        strength, gain = _choose_strength(outputs, codes)
+        strength = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
             theta = ClassLikelihood(outputs.logits, codes).minimise(strength)
@@ -276,7 +225,7 @@ class ClassBias(Estimator):
         counts = np.bincount(codes, minlength=bias.size) + 1.0
         # Counts instead of shares: with equal counts the shift is exactly 0.
         bias = bias + prevalence * np.log(counts.max() / counts)
-        self.bias_, self.strength_, self.gain_ = read_only(bias), strength, gain
+        self.bias_, self.strength_ = read_only(bias), strength
         return self
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
@@ -299,7 +248,7 @@ class ClassBias(Estimator):
             return state
         # JSON has no infinity; "no bias" says the same.
         strength = self.strength_ if np.isfinite(self.strength_) else None
-        return state | {"bias": self.bias_, "strength": strength, "gain": self.gain_}
+        return state | {"bias": self.bias_, "strength": strength}
 
     def check_state(self) -> None:
         """Refuse numbers that no fit gives."""
@@ -307,10 +256,6 @@ class ClassBias(Estimator):
         if self.is_fitted:
             require_numbers(self.bias_, "ClassBias.bias", None)
             require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
-            number = isinstance(self.strength_, float | int) and self.strength_ > 0.0
-            require(number, "ClassBias.strength", "must be a positive number")
-            number = isinstance(self.gain_, float | int) and np.isfinite(self.gain_)
-            require(number, "ClassBias.gain", "must be a finite number")
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -319,18 +264,17 @@ class ClassBias(Estimator):
         if state["bias"] is not None:
             new.bias_ = read_only(np.asarray(state["bias"]))
             new.strength_ = np.inf if state["strength"] is None else state["strength"]
-            new.gain_ = state["gain"]
         return new
 
 
-def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]:
-    """Best penalty by held-out likelihood, and how much it lowers the mean loss.
+def _choose_strength(outputs: ModelOutputs, codes: Codes) -> float:
+    """Best penalty by held-out likelihood.
 
     Penalties are tried from the strongest, each starting at the fit of the one before.
     """
     logits, held_out = outputs.logits, _folds(outputs.rows)
     if not held_out:
-        return np.inf, 0.0
+        return np.inf
     parts = [(np.setdiff1d(np.arange(codes.size), rows), rows) for rows in held_out]
     train = [ClassLikelihood(logits[rows], codes[rows]) for rows, _ in parts]
     test = [ClassLikelihood(logits[rows], codes[rows]) for _, rows in parts]
@@ -352,7 +296,7 @@ def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]
         if loss[0] >= best[0] or loss[1] >= none[1]:
             break
         chosen, best = strength, loss
-    return chosen, float(none[0] - best[0]) / len(outputs)
+    return chosen
 
 
 def _folds(rows: Codes) -> list[Codes]:

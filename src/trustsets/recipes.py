@@ -5,9 +5,9 @@ The command line, the scikit-learn front, the explorer and the paper's runs take
 
 import operator
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -163,21 +163,9 @@ def make_basis(
 ) -> Basis:
     """Return the sum of function classes by name, each of `BASES`.
 
-    Parameters
-    ----------
-    names : str or sequence of str
-        ``"polynomial"``, ``"bins"``, ``"groups"``, ``"components"`` or ``"intercept"``.
-    statistics : sequence of str
-        What polynomial and bins are functions of, each of `STATISTICS`.
-    degree, penalty, transform
-        Of the polynomial; default 5, 0 and ``"rank"``.
-    groups : sequence of str
-        Group columns; none means all there are. Columns named here are part of the sum even
-        where ``"groups"`` is not among the names.
-    components : int
-        Number of principal components; default 20.
-    n : int, optional
-        Number of calibration samples; see `make_bins`.
+    `statistics` are what polynomial and bins are functions of; `degree` (5), `penalty` (0) and
+    `transform` (``"rank"``) belong to the polynomial, `components` (20) is their number, and `n` as
+    in `make_bins`. Columns of `groups` are part of the sum whatever the names; none means all.
 
     Examples
     --------
@@ -187,23 +175,20 @@ def make_basis(
     chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in _listed(names)))
     if groups and "groups" not in chosen:
         chosen.append("groups")
-    made: dict[str, Basis] = {}
-    for name in chosen:
-        if name == "polynomial":
-            made[name] = Polynomial(
-                5 if degree is None else degree,
-                of=_statistics(statistics, transform or "rank"),
-                penalty=penalty or 0.0,
-            )
-        elif name == "bins":
-            made[name] = make_bins(statistics, n)
-        elif name == "groups":
-            made[name] = Groups(*groups)
-        elif name == "components":
-            made[name] = PrincipalComponents(20 if components is None else components)
-        else:
-            made[name] = Intercept()
-    return reduce(operator.add, made.values())
+    polynomial = partial(
+        Polynomial,
+        5 if degree is None else degree,
+        of=_statistics(statistics, transform or "rank"),
+        penalty=penalty or 0.0,
+    )
+    makers: dict[str, Callable[[], Basis]] = {
+        "polynomial": polynomial,
+        "bins": partial(make_bins, statistics, n),
+        "groups": partial(Groups, *groups),
+        "components": partial(PrincipalComponents, 20 if components is None else components),
+        "intercept": Intercept,
+    }
+    return reduce(operator.add, [makers[name]() for name in chosen])
 
 
 def make_predictor(
@@ -215,7 +200,6 @@ def make_predictor(
     statistics: Sequence[str] = (),
     groups: Sequence[str] = (),
     n: int | None = None,
-    seed: int = 0,
     **parameters: Any,
 ) -> Predictor:
     """Return a predictor by name, one of `METHODS`, not calibrated.
@@ -227,8 +211,7 @@ def make_predictor(
     score : Score or str, optional
         A score, or its name; the method chooses the scale of one that is named.
     trust : TrustScore, optional
-        Fitted trust score. Without one, ``"conditional"`` and ``"mondrian"`` depend on confidence
-        alone.
+        Without one, ``"conditional"`` and ``"mondrian"`` depend on confidence alone.
     basis : Basis, str or sequence of str, optional
         Function class of ``"conditional"`` and ``"paper"``: ``"auto"``, or names of `BASES`.
     statistics : sequence of str
@@ -237,8 +220,6 @@ def make_predictor(
         Group columns to condition on; none means all that the outputs carry.
     n : int, optional
         Number of calibration samples; see `make_bins`.
-    seed : int
-        The predictor's `random_state`.
     **parameters
         Other parameters of the predictor, of a named score or of `make_basis`, and `prevalence`,
         that of `ClassBias`; None leaves the default.
@@ -267,7 +248,6 @@ def make_predictor(
         raise InputError(
             f"statistics belong to the methods conditional and mondrian; got {method!r}."
         )
-    chosen["random_state"] = seed
     if isinstance(score, str) or (score is None and of_score):
         scale = "tail" if name == "conditional" else None
         score = make_score(score or "aps", **({"scale": scale} | of_score))

@@ -1,8 +1,4 @@
-"""Nonconformity scores: functions of the class probabilities and a label; lower agrees better.
-
-A score is a value object with one formula. Those that depend on the rank of the label
-(`RankScore`) give it for probabilities in decreasing order; the others (`Score`) for all labels.
-"""
+"""Nonconformity scores: functions of the class probabilities and a label; lower agrees better."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -30,9 +26,9 @@ __all__ = [
     "TopK",
 ]
 
+_NO_DRAWS = "a randomised score needs draws, one uniform number per sample."
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
-_NO_DRAWS = "a randomised score needs draws, one uniform number per sample."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +40,9 @@ class Score(ABC):
     Parameters
     ----------
     scale : {"raw", "tail"}
-        ``"raw"`` is the textbook score s. ``"tail"`` is ``-log(1 - s)`` (with s divided by
-        its largest possible value where that is not 1): the same order of labels and the
-        same guarantee, but scores close to 1 remain distinct. ``1 - s`` is summed from the
-        smallest probability upwards, so that no digits are lost.
+        ``"raw"`` is the textbook score s. ``"tail"`` is ``-log(1 - s)``, with s divided by its
+        largest possible value: the same order of labels and the same guarantee, but scores close
+        to 1 remain distinct, because ``1 - s`` is summed from the smallest probability upwards.
     """
 
     scale: Literal["raw", "tail"] = "raw"
@@ -73,14 +68,7 @@ class Score(ABC):
     def of_labels(
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
-        """Scores of the true labels, shape (n,); never holds an n x K array.
-
-        Examples
-        --------
-        >>> outputs = ModelOutputs(probabilities=[[0.6, 0.3, 0.1]], labels=[1], classes=[0, 1, 2])
-        >>> APS().of_labels(outputs)
-        array([0.6])
-        """
+        """Scores of the true labels, shape (n,); never holds an n x K array."""
         codes = outputs.require_labels("the score of the true labels")
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
@@ -106,7 +94,9 @@ class Score(ABC):
         """
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
-        scores = np.empty((len(outputs), outputs.classes.size))
+        if outputs.is_one_block:
+            return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
+        scores = np.empty((len(outputs), outputs.n_classes))
 
         def fill(rows: slice) -> None:
             p = outputs.block_probabilities(rows, temperature)
@@ -145,9 +135,8 @@ class Softmax(Score):
 class CustomScore(Score):
     """A score of your own: `function` maps probabilities of shape (n, K) to scores of that shape.
 
-    The scores of a sample must depend on that sample alone. There is the scale ``"raw"`` only. A
-    predictor that uses it is saved with the *name* of the function, ``module:function``, so the
-    function must be defined at the top of a module, and imported before the file is loaded.
+    The scores of a sample must depend on that sample alone. A predictor is saved with the *name* of
+    the function: define it at the top of a module, and import that before the file is loaded.
 
     Examples
     --------
@@ -168,21 +157,19 @@ class CustomScore(Score):
 
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
         scores = to_numpy(self.function(probabilities), "what function returns")
-        if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
+        numbers = scores.dtype.kind in "fiub" and np.isfinite(scores).all()
+        if scores.shape != probabilities.shape or not numbers:
             raise InputError(
-                f"function must return numbers of shape {probabilities.shape}, those of the "
-                f"probabilities; got shape {scores.shape} and type {scores.dtype}."
+                f"function must return finite numbers of shape {probabilities.shape}; got shape "
+                f"{scores.shape} and type {scores.dtype}, or NaN or infinity."
             )
-        if not np.isfinite(scores).all():
-            raise InputError("function must return finite scores; got NaN or infinity.")
         return scores.astype(np.float64)
 
 
 class RankScore(Score):
-    """A score that increases with the rank of the label among the probabilities.
+    """A score that never decreases with the rank of the label among the probabilities.
 
-    Its formula is one on probabilities in decreasing order, and its scores never decrease with the
-    rank. Of equal probabilities the lower column has the lower rank.
+    Its formulas are on probabilities in decreasing order; of equals the lower column comes first.
     """
 
     @abstractmethod
@@ -216,7 +203,7 @@ class RankScore(Score):
 
 @dataclass(frozen=True, kw_only=True)
 class _OwnMass(RankScore):
-    """A score that counts a share of the label's own probability, or of its own step by rank."""
+    """A score that counts a share of the label's own probability, or of its step by rank."""
 
     own_mass: Literal["exclude", "include", "random"] = "exclude"
 
@@ -229,7 +216,7 @@ class _OwnMass(RankScore):
 
     @property
     def randomized(self) -> bool:
-        """Whether a random share of the label's own probability counts."""
+        """As in `Score`."""
         return self.own_mass == "random"
 
     def _share(self, draws: Floats | None) -> Floats:
@@ -311,9 +298,8 @@ class APS(_Cumulative):
 class RAPS(_Cumulative):
     """Regularised adaptive prediction sets (Angelopoulos, Bates, Malik and Jordan 2021).
 
-    APS plus a penalty on labels of high rank k: ``lam * max(0, k - 1 - k_reg)`` with the
-    own probability excluded (the penalties of the labels ranked above), and the published
-    ``lam * max(0, k - k_reg)`` with the own probability included or randomised.
+    APS plus a penalty on labels of high rank k: the published ``lam * max(0, k - k_reg)``, and
+    ``lam * max(0, k - 1 - k_reg)`` with the own probability excluded.
 
     Parameters
     ----------
@@ -362,8 +348,7 @@ class SAPS(_OwnMass):
         c = 0, c = 1 (TorchCP's deterministic form), or c = U with one uniform U per sample (the
         published form).
     lam : float
-        What a rank adds. The authors choose among 0.02 to 0.6 on tuning samples; 0.2, the default,
-        is that of TorchCP. Smaller numbers fit larger sets.
+        What a rank adds. The authors choose among 0.02 to 0.6 on tuning samples.
 
     Examples
     --------
@@ -403,16 +388,14 @@ class SAPS(_OwnMass):
 class TopK(_OwnMass):
     """The number of labels ranked above the label: ``s = k - 1 + c`` with k its rank.
 
-    With `StandardConformal` and a fixed c, every set has the k most likely classes; k is the
-    smallest number that covers 1 - alpha.
+    With `StandardConformal` and a fixed c, every set has the k most likely classes.
 
     Parameters
     ----------
     scale : {"raw", "tail"}
         See `Score`; s is divided by its largest value, K.
     own_mass : {"exclude", "include", "random"}
-        c = 0, c = 1 (the rank itself, which gives the same sets in the raw scale), or c = U with
-        one uniform U per sample, which breaks the ties between equal ranks.
+        c = 0, c = 1, or c = U with one uniform U per sample, which breaks ties of equal ranks.
 
     Examples
     --------
@@ -439,7 +422,7 @@ class MarginScore(RankScore):
 
     With ``p_(1) >= p_(2) >= ...`` the sorted probabilities, ``s = p_(2) - p_(1)`` for the most
     likely label and ``s = p_(1) - p_(k)`` for the label of rank k, between -1 and 1 (Johansson,
-    Linusson, Löfström and Boström 2017). The statistic `Margin` is one number for a sample.
+    Linusson, Löfström and Boström 2017).
 
     Parameters
     ----------

@@ -37,22 +37,17 @@ class PredictionSets:
     classes : array of shape (K,)
         Names of the classes.
     scores : array of shape (m, K), optional
-        Nonconformity scores: the classes of a set are listed by them, the most likely one first.
-        Without scores they are listed in the order of the columns.
+        Nonconformity scores, by which the classes of a set are listed; else in column order.
     predicted : int array of shape (m,), optional
         Column of the most likely class, which comes first among equal scores.
     flavour : str, optional
-        Package that the outputs came in as a frame, and `to_frame` gives one of.
+        Package whose frames `to_frame` gives: the one that the outputs came in.
 
     Examples
     --------
-    >>> sets = PredictionSets(
-    ...     mask=np.array([[True, True], [False, True]]),
-    ...     thresholds=np.array([0.9, 0.9]),
-    ...     status=np.zeros(2, dtype=np.int8),
-    ...     alpha=0.1,
-    ...     classes=np.array(["cat", "dog"]),
-    ... )
+    >>> scores, limits = np.array([[0.1, 0.8], [0.7, 0.2]]), np.array([0.9, 0.3])
+    >>> thresholds = Thresholds(limits, np.zeros(2, dtype=np.int8))
+    >>> sets = PredictionSets.from_scores(scores, thresholds, 0.1, classes=np.array(["cat", "dog"]))
     >>> sets
     PredictionSets(2 samples, 2 classes, alpha=0.1, mean size 1.50)
     >>> sets[0].tolist(), sets.sizes.tolist()
@@ -94,7 +89,6 @@ class PredictionSets:
         Parameters
         ----------
         scores : array of shape (m, K)
-            Nonconformity scores of all classes.
         thresholds : Thresholds
             Values of shape (m,) for one alpha, (m, A) for A alphas, or (m, K, A) where each class
             has thresholds of its own.
@@ -105,20 +99,16 @@ class PredictionSets:
             Column of the most likely class; default that of the lowest score.
         allow_empty : bool
             False keeps the most likely class in a set that would be empty.
-        flavour : str, optional
-            See `PredictionSets`.
         """
         values, status = thresholds.values, thresholds.status
         if predicted is None:
             predicted = scores.argmin(axis=1)
         if values.ndim == 1:
             values, status = values[:, None], status[:, None]
+        limits = values if values.ndim == 3 else values[:, None]
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
-            limits = values[..., number]
-            np.less_equal(
-                scores, limits[:, None] if limits.ndim == 1 else limits, out=mask[..., number]
-            )
+            np.less_equal(scores, limits[..., number], out=mask[..., number])
         if not allow_empty:
             # If the set of any alpha is empty, all alphas get the class: sets stay nested even
             # where the set of a smaller alpha holds other classes.
@@ -143,9 +133,6 @@ class PredictionSets:
             f"alpha={self._alpha_words('{}')}, mean size {means})"
         )
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self.mask, dtype=dtype, copy=copy)
-
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
@@ -154,10 +141,7 @@ class PredictionSets:
     @overload
     def __getitem__(self, index: slice | Array | list[Any]) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return the classes of one sample (a list of them for several alphas), or a part.
-
-        Classes are listed by their nonconformity scores: the most likely one first.
-        """
+        """Return the classes of one sample (a list of them for several alphas), or a part."""
         if isinstance(index, int | np.integer):
             ranked = np.arange(self.classes.size)
             if self.scores is not None and self.predicted is not None:
@@ -191,10 +175,7 @@ class PredictionSets:
     def at(self, alpha: float) -> Self:
         """Return the sets of one of several alphas."""
         if isinstance(self.alpha, np.ndarray):
-            raise InputError(
-                "each of these sets has an alpha of its own, so there are no sets at one alpha; "
-                "predict them with alpha=... for that."
-            )
+            raise InputError("each of these sets has an alpha of its own; predict with alpha=....")
         alphas = (self.alpha,) if isinstance(self.alpha, float) else self.alpha
         if alpha not in alphas:
             raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
@@ -238,8 +219,7 @@ class PredictionSets:
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per sample: set, size, threshold, status in words, and an alpha of its own.
 
-        It is a frame of the package that the outputs came in, or of `flavour` (``"pandas"``,
-        ``"polars"`` or ``"pyarrow"``).
+        `flavour` is ``"pandas"``, ``"polars"`` or ``"pyarrow"``, by default that of the outputs.
         """
         return make_frame(self.to_columns(), flavour or self.flavour)
 

@@ -1,16 +1,13 @@
 """The scikit-learn front: a classifier that predicts sets, and scorers of sets for searches.
 
 Reading order: `TrustSetClassifier`; `SetScorer`; the samples (labels, groups, parameters of fit);
-trained classifiers, also those inside pipelines, searches and other wrappers; and the features in
-which the trust score measures distances.
+trained classifiers, also those inside pipelines and searches; the features of the trust score.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -53,15 +50,16 @@ from trustsets.recipes import (
     warn_of_unused_groups,
 )
 from trustsets.scores import Score
+from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
 __all__ = ["SetScorer", "TrustSetClassifier"]
 
-Features = Literal["auto", "input", "pipeline", "leaves"] | Callable[[Any], Any] | None
+Features = Literal["auto", "input", "pipeline"] | Callable[[Any], Any] | None
 GroupColumns = dict[str, Array]
 Rows = NDArray[np.int64]
 
-# Sparse features and leaves of more columns than this are reduced to so many components.
+# Sparse features of more columns than this are reduced to so many components.
 WIDEST = 1000
 COMPONENTS = 64
 # Rarer values of a column share an indicator, so that names of persons do not take over.
@@ -80,15 +78,14 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier
-        Any scikit-learn classifier, pipeline or search with `predict_proba` or
-        `decision_function`; LightGBM, XGBoost and CatBoost classifiers, too.
+        With `predict_proba` or `decision_function`; also a pipeline, a search, LightGBM, XGBoost
+        or CatBoost.
     method : str or Predictor
-        A name of `trustsets.recipes`, as on the command line. ``"conditional"``, ``"paper"`` and
-        ``"mondrian"`` (cells of confidence and trust) use the trust score. The others never look
-        at features: ``"standard"`` is split conformal prediction, ``"class"`` class-conditional,
-        ``"groups"`` group-conditional, ``"clustered"`` is `ClusteredConformal`. A predictor is
-        used with its own parameters, and with a trust score fitted here if it takes one and has
-        none.
+        A name of `trustsets.recipes`. ``"conditional"``, ``"paper"`` and ``"mondrian"`` use the
+        trust score. The others never look at features: ``"standard"`` is split conformal,
+        ``"class"`` class-conditional, ``"groups"`` group-conditional prediction, ``"clustered"``
+        is `ClusteredConformal`. A predictor is used with its own parameters, and with a trust
+        score fitted here if it takes one and has none.
     nonconformity_score : str or Score, optional
         That of a method by name: ``"aps"``, ``"raps"``, ``"saps"``, ``"softmax"``
         (or ``"lac"``), ``"topk"``, ``"margin"``; by default that of the method.
@@ -98,21 +95,19 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Names or numbers of columns of `X` to condition coverage on, which the classifier sees,
         too. Values that are no columns of `X` are passed as ``groups=`` to `fit`, `calibrate`
         and `predict_set` instead. Missing values are a group of their own.
-    features : {"auto", "input", "pipeline", "leaves"}, callable or None
+    features : {"auto", "input", "pipeline"}, callable or None
         Where the trust score measures distances: the input, the output of a pipeline before its
-        last step, the leaves of a tree ensemble, or ``features(X)``. ``"auto"`` takes the second
-        where there is a pipeline, also inside a search or another wrapper, and the first
-        otherwise. Numbers are standardised, with medians and indicators for missing ones; other
-        values become indicators; more than 1000 sparse columns or leaves are reduced to 64
-        components. None does without a trust score.
+        last step, or ``features(X)``. ``"auto"`` takes the second where there is a pipeline, also
+        inside a search or another wrapper, and the first otherwise. Numbers are standardised, with
+        medians and indicators for missing ones; other values become indicators; more than 1000
+        sparse columns are reduced to 64 components. None does without a trust score.
     calibration_fraction : float
         Share of the data that `fit` sets aside for calibration.
     prefit : bool
         Do not train the classifier.
     reference_fraction : float
         With ``prefit=True`` and no earlier `fit`, the share of the calibration data that every
-        call of `calibrate` sets aside as training samples of the trust score, for methods that
-        have one. These samples take no part in calibration.
+        call of `calibrate` sets aside for the trust score, for methods that have one.
     random_state : int
         Seed of the splits.
 
@@ -194,8 +189,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         train, rest = _random_part(y, 1.0 - self.calibration_fraction, self.random_state)
         X_train, estimator = _safe_indexing(X, train), _fresh_copy(self.estimator)
         parameters = _parameters_of_fit(self, X, fit_params, train)
-        with _explaining_errors(y, train):
-            estimator.fit(X_train, y[train], **parameters)
+        estimator.fit(X_train, y[train], **parameters)
         self._adopt(estimator, X)._fit_reference(X_train, y[train], is_training=True)
         rest = rest[self._seen_in_training(y[rest])]
         outputs = self._described(_safe_indexing(X, rest), y[rest], _take(columns, rest))
@@ -228,11 +222,10 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         groups: Any = None,
         sample_alphas: Any = None,
         max_size: int | None = None,
-    ) -> Any:
+    ) -> PredictionSets:
         """Sets that miss the true class with probability at most `alpha`.
 
-        Groups are as in `fit`, the other parameters as in `Predictor.predict_set`. Returns
-        `PredictionSets`, or a frame after `set_output`.
+        Groups are as in `fit`, the other parameters as in `Predictor.predict_set`.
         """
         if self.prefit and not hasattr(self, "predictor_"):
             raise NotCalibratedError(
@@ -241,14 +234,9 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         check_is_fitted(self)
         outputs = self.outputs(X, groups=groups)
-        sets = self.predictor_.predict_set(
+        return self.predictor_.predict_set(
             outputs, alpha, sample_alphas=sample_alphas, max_size=max_size
         )
-        flavour = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        if flavour == "default":
-            return sets
-        frame = sets.to_frame(flavour)
-        return frame.set_axis(X.index) if flavour == "pandas" and hasattr(X, "iloc") else frame
 
     def predict(self, X: Any) -> Array:
         """Most likely class of each sample, as the classifier says."""
@@ -276,24 +264,6 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 "TrustSetClassifier(groups=...) takes them from columns of X instead."
             )
         return self._described(X, y, columns)
-
-    def set_output(self, *, transform: str | None = None) -> Self:
-        """Choose what `predict_set` returns.
-
-        Parameters
-        ----------
-        transform : {"default", "pandas", "polars"}, optional
-            `PredictionSets`, or a frame with a row for each sample: set, size, threshold and
-            status. A pandas frame has the index of `X`.
-        """
-        if transform not in (None, "default", "pandas", "polars"):
-            raise InputError(
-                f'transform must be "default", "pandas" or "polars"; got {transform!r}.'
-            )
-        if transform is not None:
-            # The name under which scikit-learn's clone carries the choice over.
-            self._sklearn_output_config = {"transform": transform}
-        return self
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Metadata of `fit` go to the classifier; ``set_fit_request`` asks for groups here."""
@@ -392,7 +362,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._needs_features:
             raw_features, source = _feature_source(self.features, self.estimator_)
             raw = raw_features(X)
-            encoder = _leaf_encoder(raw) if self.features == "leaves" else _encoder(raw)
+            encoder = _encoder(raw)
             features = np.asarray(encoder.fit_transform(raw), np.float64)
             self.reference_ = TrustScore(normalize=False).fit(features, y)
             self._raw_features, self.encoder_, self.feature_source_ = raw_features, encoder, source
@@ -450,7 +420,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 score=self.nonconformity_score,
                 trust=self.reference_,
                 n=len(outputs),
-                seed=self.random_state,
+                random_state=self.random_state,
                 per_class=True if self.per_class else None,
             )
         self.predictor_ = predictor.calibrate(outputs)
@@ -470,8 +440,7 @@ class SetScorer:
         Larger is better: minus the mean distance between coverage and 1 - alpha (in percent)
         over `n_bins` equal shares of the samples by confidence; minus the mean size of the sets;
         or minus the excess risk of the target coverage (see `excess_risk`; 50 samples or more).
-        ``"coverage"`` is the share of sets that contain the true class: a number to look at, which
-        a search should not maximise.
+        ``"coverage"`` is a number to look at, which a search should not maximise.
     alpha : float
         Allowed miscoverage.
     n_bins : int
@@ -596,22 +565,6 @@ def _check_apart(reference: TrustScore, outputs: ModelOutputs) -> None:
         )
 
 
-@contextmanager
-def _explaining_errors(y: Array, train: Rows) -> Iterator[None]:
-    """Say in errors of a model, which does not know of the split, what it may be about."""
-    try:
-        yield
-    except Exception as error:
-        lost = np.setdiff1d(y, y[train])
-        if lost.size:
-            error.add_note(
-                "TrustSetClassifier trains on a part of the samples, which has none of class "
-                f"{class_names(lost)}. Give more samples of each class or another random_state, "
-                "or train the model yourself and set prefit=True."
-            )
-        raise
-
-
 def _fresh_copy(estimator: Any) -> Any:
     """A copy to train."""
     try:
@@ -726,18 +679,6 @@ class _InnerModel:
             X = transformer.transform(X)
         return X
 
-    def leaves(self, X: Any) -> Array:
-        """Which leaf of each tree a sample falls into, shape (n, trees)."""
-        find = _leaf_function(self.model)
-        if find is None:
-            raise InputError(
-                'features="leaves" needs trees that say which leaf a sample falls into (LightGBM, '
-                "XGBoost, CatBoost, a forest or GradientBoostingClassifier); "
-                f"{type(self.model).__name__} does not."
-            )
-        leaves = np.asarray(find(self.transform(X)))
-        return leaves.reshape(leaves.shape[0], -1).astype(np.int64)
-
 
 def _inner_models(estimator: Any) -> Iterator[_InnerModel]:
     """Classifiers at the bottom of pipelines and of the wrappers in `_INSIDE`, in their order."""
@@ -808,16 +749,6 @@ def _outputs_of(estimator: Any, X: Any, *, classes: Array, **fields: Any) -> Mod
     return ModelOutputs(logits=margins, classes=classes, **fields)
 
 
-def _leaf_function(model: Any) -> Callable[[Any], Any] | None:
-    """What tells which leaf of each tree a sample falls into, if anything does."""
-    packages = {base.__module__.split(".")[0] for base in type(model).__mro__}
-    if "lightgbm" in packages:
-        return partial(model.predict, pred_leaf=True)
-    if "catboost" in packages:
-        return model.calc_leaf_indexes  # type: ignore[no-any-return]
-    return getattr(model, "apply", None)
-
-
 # Features in which the trust score measures distances.
 
 
@@ -825,28 +756,23 @@ def _feature_source(features: Features, estimator: Any) -> tuple[Callable[[Any],
     """A function of X that gives raw features, and words for what they are."""
     if callable(features):
         return features, f"the function {getattr(features, '__name__', repr(features))} of X"
-    if not isinstance(features, str) or features not in ("auto", "input", "pipeline", "leaves"):
+    if not isinstance(features, str) or features not in ("auto", "input", "pipeline"):
         raise InputError(
-            'features must be "auto", "input", "pipeline", "leaves", a function of X, or None; '
+            'features must be "auto", "input", "pipeline", a function of X, or None; '
             f"got {features if isinstance(features, str) else type(features).__name__!r}."
         )
-    models = list(_inner_models(estimator))
-    if features == "leaves":
-        inner = next((inner for inner in models if _leaf_function(inner.model)), models[0])
-        function, words = inner.leaves, f"the leaves of {type(inner.model).__name__}"
-    else:
-        encoded = [inner for inner in models if inner.transformers]
-        if features == "pipeline" and not encoded:
-            raise InputError(
-                'features="pipeline" needs a pipeline of two steps or more; '
-                f'{type(estimator).__name__} holds none. features="input" takes X itself.'
-            )
-        if features == "input" or not encoded:
-            return _itself, "the columns of X"
-        inner = encoded[0]
-        steps = [type(step).__name__ for part in inner.transformers for _, step in part.steps]
-        function, words = inner.transform, f"the output of {', '.join(steps)} in the pipeline"
-    return function, words + (f" inside {' and '.join(inner.wrappers)}" if inner.wrappers else "")
+    encoded = [inner for inner in _inner_models(estimator) if inner.transformers]
+    if features == "pipeline" and not encoded:
+        raise InputError(
+            'features="pipeline" needs a pipeline of two steps or more; '
+            f'{type(estimator).__name__} holds none. features="input" takes X itself.'
+        )
+    if features == "input" or not encoded:
+        return _itself, "the columns of X"
+    inner = encoded[0]
+    steps = [type(step).__name__ for part in inner.transformers for _, step in part.steps]
+    inside = f" inside {' and '.join(inner.wrappers)}" if inner.wrappers else ""
+    return inner.transform, f"the output of {', '.join(steps)} in the pipeline{inside}"
 
 
 def _itself(X: Any) -> Any:
@@ -887,19 +813,6 @@ def _number_encoder(raw: Any) -> Any:
             [("numbers", encoder), ("missing", MissingIndicator(error_on_new=False))]
         )
     return make_pipeline(FunctionTransformer(_numbers), encoder)
-
-
-def _leaf_encoder(leaves: Array) -> Any:
-    """Indicators of the leaf of each tree, or their components where there are too many.
-
-    The squared distance of two samples is twice the number of trees in which they fall into
-    different leaves. A leaf without training samples of the trust score has no indicator.
-    """
-    width = sum(np.unique(column).size for column in leaves.T)
-    last = FunctionTransformer(_numbers, accept_sparse=True)
-    if width > WIDEST:
-        last = _components(len(leaves), width)
-    return make_pipeline(OneHotEncoder(handle_unknown="ignore"), last)
 
 
 def _components(n: int, width: int) -> Any:

@@ -1,8 +1,4 @@
-"""Numbers known about a sample before its label: what coverage is conditioned on.
-
-A statistic is a small value object: one number per sample that does not need the label, and then a
-transform.
-"""
+"""Numbers known about a sample before its label: what coverage is conditioned on."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,7 +13,6 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
 __all__ = [
-    "ClassFrequency",
     "Confidence",
     "Entropy",
     "FittedStatistic",
@@ -41,7 +36,7 @@ class Statistic(ABC):
     ----------
     transform : {"raw", "log", "rank"}
         The number itself; its logarithm; or its rank among the samples that it is fitted on,
-        between 0 and 1. All three carry the same information; the last two have no heavy tail.
+        between 0 and 1. The last two have no heavy tail.
     """
 
     transform: Transform = "raw"
@@ -185,42 +180,3 @@ class Margin(Statistic):
         if outputs.n_classes == 1:
             return np.ones(len(outputs))
         return row_numbers(margin, len(outputs), outputs.n_classes)
-
-
-@final
-@storable
-@dataclass(frozen=True)
-class ClassFrequency(Statistic):
-    """``log(1 + training samples of the predicted class)``, for long tails.
-
-    Parameters
-    ----------
-    transform : {"raw", "log", "rank"}
-        See `Statistic`; the logarithm of the count is already taken.
-    counts : tuple of int
-        Training samples of each class, in the order of the columns.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]])
-    >>> ClassFrequency(counts=(9, 99)).measure(outputs).round(4)
-    array([2.3026, 4.6052])
-    """
-
-    name = "Class frequency"
-
-    counts: tuple[int, ...] = ()
-
-    def check_state(self) -> None:
-        """Refuse counts that are none."""
-        require(all(n >= 0 for n in self.counts), "ClassFrequency.counts", "must not be negative")
-
-    def measure(self, outputs: ModelOutputs) -> Floats:
-        """Return the log count of the predicted class of each sample."""
-        if len(self.counts) != outputs.n_classes:
-            raise InputError(
-                f"ClassFrequency needs counts for each of the {outputs.n_classes} "
-                f"classes; got {len(self.counts)}. Pass np.bincount(train_codes) as a tuple."
-            )
-        counts = np.array(self.counts, dtype=np.float64)
-        return np.asarray(np.log1p(counts)[outputs.predicted_codes])

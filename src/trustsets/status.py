@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -82,15 +83,10 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds of m samples, each with a status.
+    """Thresholds of m samples with their `Status`, of shape (m,), or (m, A) for A alphas.
 
-    Attributes
-    ----------
-    values : float array
-        Of shape (m,), or (m, A) for A alphas, or (m, K, A) where each class has thresholds of its
-        own; infinite where no finite threshold is valid.
-    status : int8 array of shape (m,) or (m, A)
-        A `Status` per sample.
+    Values are of shape (m, K, A) where each class has thresholds of its own, and infinite where no
+    finite threshold is valid.
     """
 
     values: NDArray[np.float64]
@@ -103,13 +99,19 @@ class Thresholds:
     def nested(cls, parts: "list[Thresholds]", alphas: tuple[float, ...]) -> Self:
         """Thresholds at each alpha side by side, never smaller for a smaller alpha.
 
-        Quantile fits at different alphas may cross where data is sparse. The larger threshold is
-        taken, which can only add coverage.
+        Quantile fits may cross where data is sparse; the larger threshold only adds coverage.
         """
         if len(parts) == 1:
             return cls(parts[0].values[..., None], parts[0].status[..., None])
         values = np.stack([part.values for part in parts], axis=-1)
         status = np.stack([part.status for part in parts], axis=-1)
-        order = np.argsort(alphas)[::-1]
+        order, finite = np.argsort(alphas)[::-1], np.isfinite(values)
         values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
+        raised = finite & np.isinf(values)
+        if raised.any():
+            # The reason is that of the larger alpha.
+            raised = np.asarray(raised.any(axis=1)) if raised.ndim == 3 else raised
+            for larger, smaller in pairwise(order):
+                rows = raised[:, smaller]
+                status[rows, smaller] = status[rows, larger]
         return cls(values, status)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial, load
+from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.quantiles import CalibrationProblem
 
@@ -52,11 +52,6 @@ def test_a_large_penalty_leaves_linear_functions(make_outputs):
     np.testing.assert_allclose(stiff.thresholds, linear.thresholds, atol=1e-7)
 
 
-def test_no_penalty_changes_nothing(make_outputs):
-    fitted = Polynomial(3, (Confidence(),)).fit(make_outputs())
-    assert fitted.penalty_rows(make_outputs()).shape == (0, 4)
-
-
 def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     observed = make_outputs()
     smooth = Polynomial(3, (Confidence(),), penalty=2.0)
@@ -66,17 +61,6 @@ def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     expected = np.zeros((2, n_groups + 5))
     expected[0, n_groups + 2] = expected[1, n_groups + 3] = 2.0
     np.testing.assert_array_equal(rows, expected)
-
-
-def test_a_penalised_predictor_is_the_same_after_loading(make_outputs, tmp_path):
-    basis = Polynomial(5, (Confidence(transform="rank"),), penalty=3.0)
-    predictor = ConditionalConformal(basis=basis).calibrate(make_outputs(300))
-    predictor.save(tmp_path / "model")
-    test = make_outputs(50, seed=3)
-    np.testing.assert_array_equal(
-        load(tmp_path / "model").predict_set(test).thresholds,
-        predictor.predict_set(test).thresholds,
-    )
 
 
 @pytest.mark.parametrize("penalty", [-1.0, np.inf, np.nan])
@@ -93,11 +77,13 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
     for repeat in range(repeats):
         x = rng.uniform(-1, 1, size=n + m)
         # Strong curvature: a penalty has something to hold back.
-        scores = rng.exponential(size=n + m) * (0.2 + 3.0 * x**2)
+        scale = 0.2 + 3.0 * x**2
+        scores = rng.exponential(size=n + m) * scale
         phi = np.polynomial.chebyshev.chebvander(x, 3)
         model = CalibrationProblem(phi[:n], scores[:n], penalty, None).fit(ALPHA)
         level = rng.uniform(-ALPHA, 1 - ALPHA, size=m)
-        covered = scores[n:] <= model.thresholds(phi[n:], weight=level).values
+        thresholds = model.thresholds(phi[n:], weight=level).values
+        covered = -np.expm1(-np.maximum(thresholds, 0.0) / scale[n:])  # its probability
         values = np.array([f(phi[n:]) for f in functions])
         gaps[repeat] = (values * (covered - (1 - ALPHA))).mean(axis=1)
     return gaps.mean(axis=0), gaps.std(axis=0, ddof=1) / np.sqrt(repeats)
@@ -105,6 +91,10 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
 
 @pytest.mark.statistical
 def test_guarantee_is_exact_where_free_and_bounded_where_paid_for():
+    """Twice the penalty is 17 standard errors beyond the bound: noticed for certain.
+
+    A bias of one sample in 80 where functions are free, 6 standard errors, is noticed in 97%.
+    """
     price, n = 4.0, 80
     functions = [lambda p: p[:, 0], lambda p: p[:, 1], lambda p: p[:, 2], lambda p: p[:, 3]]
     mean, error = weighted_gaps(price, functions, n=n)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from typing import Annotated
 
 import numpy as np
@@ -65,7 +64,7 @@ def test_calibrate_is_the_library_for_every_method(method, trained, run, folder)
     [
         ("--method standard --score raps --set temperature=tuning", "RAPS"),
         ("--method standard --score saps --set lam=0.1", "lam=0.1"),
-        ("--method standard --score lac --set scale=tail --seed 7", "Softmax(scale='tail')"),
+        ("--method standard --score lac --set scale=tail", "Softmax(scale='tail')"),
         ("--method groups --group id", "columns=('id',)"),
         ("--method class --set temperature=1.5", "'temperature': 1.5"),
         ("--method bins --statistic confidence,entropy", "Entropy"),
@@ -77,10 +76,10 @@ def test_calibrate_is_the_library_for_every_method(method, trained, run, folder)
         ("--basis components --set components=2 --set randomized=true", "'randomized': True"),
         ("--train train.npz --set neighbour=2 --set own_mass=random", "own_mass='random'"),
         ("--method clustered --set tuning_fraction=0.4", "'tuning_fraction': 0.4"),
-        ("--method standard --tuning test.npz --set temperature=tuning", "tuning"),
         ("--method standard --set prevalence=0.5", "'class_bias': ClassBias(prevalence=0.5)"),
         ("--statistic confidence --set per-class=true", "'per_class': True"),
         ("--method standard --set allow_empty=true", "'allow_empty': True"),
+        ("--method standard --set random_state=7", "'random_state': 7"),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
@@ -122,11 +121,10 @@ def test_predict_is_the_library(run, folder):
     assert table.column("set").to_pylist() == [own.tolist() for own in sets]
     assert table.column("id").to_pylist() == np.load("new.npz")["id"].tolist()
     words = ["predict", "conditional.trustsets", "new.npz", "-o", "s.csv", "--max-size", "2"]
-    assert run(*words, "--probabilities", "--id", "group_site,id").code == 0
+    assert run(*words, "--id", "group_site,id").code == 0
     with open("s.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:3] == ["row", "group_site", "id"]
-    assert list(rows[0])[-2:] == ["alpha", "probabilities"]
     assert max(int(row["size"]) for row in rows) <= 2
     assert all(row["set"].count("|") == int(row["size"]) - 1 for row in rows)
     assert "[" not in rows[0]["set"] and '"' not in rows[0]["set"]
@@ -164,7 +162,7 @@ def test_a_model_remembers_its_columns(columns, run, folder):
         words += ["--classes", "names.txt"]
     for name in ("train", "calibration", "test", "new"):
         wide(name, names[columns], "truth")
-    words += ["--feature-columns", "f1,f2", "--feature-columns", "f3,f4", "--group", "site"]
+    words += ["--feature-columns", "f1,f2,f3,f4", "--group", "site"]
     done = run("calibrate", "calibration.csv", "--train", "train.csv", *words, "-o", "m.trustsets")
     assert done.code == 0, done.err
     with open("new.csv") as file:
@@ -202,7 +200,7 @@ def test_rounded_probabilities_are_taken_and_said_once(run, folder, monkeypatch)
 def test_json_and_quiet(run, folder):
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--json")
     answer = json.loads(done.out)
-    assert done.err == "" and answer["n"] == 1200 and answer["command"] == "predict"
+    assert done.err == "" and answer["n"] == 1200
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
     words = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--method", "standard"]
@@ -214,7 +212,7 @@ def test_json_and_quiet(run, folder):
 
 def test_evaluate_is_the_library(run, folder):
     words = ["test.npz", "standard.trustsets", "ours=conditional.trustsets"]
-    done = run("evaluate", *words, "--train", "train.npz", "--alpha", "0.2", "-o", "result.json")
+    done = run("evaluate", *words, "--alpha", "0.2", "-o", "result.json")
     assert done.code == 0, done.err
     results = json.loads((folder / "result.json").read_text())["evaluations"]
     outputs = open_outputs("test.npz").read().with_trust(fitted_trust())
@@ -312,8 +310,8 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words, run, folder):
         ("predict standard.trustsets new.parquet -o new.parquet", "new.parquet"),
         ("calibrate test.npz --classes names.trustsets -o names.trustsets", "names.trustsets"),
         ("calibrate calibration.npz --train train.trustsets -o train.trustsets", "train.trustsets"),
-        ("report test.npz standard.trustsets --train train.html -o train.html", "train.html"),
-        ("evaluate test.npz standard.trustsets --train train.json -o train.json", "train.json"),
+        ("report test.npz train.html -o train.html", "train.html"),
+        ("evaluate test.npz train.json -o train.json", "train.json"),
     ],
 )  # fmt: skip
 def test_an_output_never_replaces_an_input(arguments, lost, run, folder):
@@ -345,7 +343,7 @@ def test_debug_warnings_and_stops(run, folder, monkeypatch):
         assert done.code == code and ("not enough memory (7 PiB)" in done.err) == (code == 2)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("after", [0.0, 0.3])
 def test_an_interrupt_while_modules_are_imported_ends_quietly(after, folder):
     """It ended in a traceback and exit code 1."""
     code = "from trustsets.cli import main; print('ready', flush=True); main()"
@@ -371,44 +369,6 @@ def test_a_model_with_names_reads_outputs_without(run, folder):
         assert run("predict", model, "test.npz", "-o", "b.csv").code == 0
         assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
         assert run("evaluate", "nameless.npz", model, "--metric", "class").code == 0
-
-
-def test_tuning_samples_have_the_same_classes(run, folder):
-    arrays = dict(np.load("test.npz"))
-    words = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--method", "standard"]
-    words += ["--set", "temperature=tuning", "--tuning"]
-    np.savez("turned.npz", **(arrays | {"classes": arrays["classes"][::-1]}))
-    done = run(*words, "turned.npz")
-    assert done.code == 2 and "turned.npz: its classes are not those" in done.err
-    del arrays["classes"]
-    np.savez("nameless.npz", **arrays)
-    temperatures = []
-    for name in ("test.npz", "nameless.npz"):
-        assert run(*words, name).code == 0
-        model = trustsets.load("m.trustsets")
-        temperatures.append(model.temperature_)
-        assert (model.n_calibration_, model.n_tuning_) == (1200, 1200)
-    assert temperatures[0] == temperatures[1] != 1.0
-
-
-@pytest.mark.parametrize("shift", ["label", "covariate"])
-def test_calibrate_adapts_to_another_population(shift, run, folder):
-    """Labels of the other samples are not read; the file may have none, or wrong ones."""
-    arrays = dict(np.load("new.npz"))
-    harder = arrays["logits"].max(axis=1) < np.median(arrays["logits"].max(axis=1))
-    part = {key: own if key == "classes" else own[harder] for key, own in arrays.items()}
-    np.savez("other.npz", **part, labels=np.full(harder.sum(), -1))
-    words = ["calibrate", "calibration.npz", "--method", "standard", "-o", "m.trustsets"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", trustsets.errors.TrustSetsWarning)
-        done = run(*words, "--adapt", "other.npz", "--shift", shift)
-        assert done.code == 0, done.err
-        other = open_outputs("other.npz").without_labels().read()
-        own = StandardConformal().calibrate(open_outputs("calibration.npz").read())
-        expected = own.adapt(other, shift=shift).predict_set(other).mask
-        model = trustsets.load("m.trustsets")
-        np.testing.assert_array_equal(model.predict_set(other).mask, expected)
-    assert (own.predict_set(other).mask != expected).any()
 
 
 def test_verify_tells_valid_from_not_valid_from_no_certificate(run, folder):

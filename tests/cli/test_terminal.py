@@ -142,7 +142,7 @@ def test_a_reader_that_goes_away_is_one_line(folder):
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr == "Error: standard output was closed before all was printed.\n"
+    assert done.stderr == "Error: standard output cannot be written: Broken pipe.\n"
 
 
 def test_names_that_are_no_text(run, folder):

@@ -36,7 +36,6 @@ from trustsets.errors import InputError
 from trustsets.files import (
     OutputsFile,
     check_output,
-    content_digest,
     open_outputs,
     predict_file,
     predict_table,
@@ -44,7 +43,7 @@ from trustsets.files import (
 from trustsets.recipes import make_bins
 
 
-def outputs_of(arrays, **more):
+def outputs_of(arrays):
     return ModelOutputs(
         logits=arrays["logits"],
         features=arrays["features"],
@@ -52,7 +51,6 @@ def outputs_of(arrays, **more):
         groups={"site": arrays["group_site"]},
         classes=CLASSES,
         rows=np.arange(len(arrays["logits"])),  # as in the table
-        **more,
     )
 
 
@@ -128,24 +126,23 @@ def test_batches_and_order_change_nothing(predictor):
     assert pa.concat_tables(batches).equals(whole.take(pa.array(order)))
 
 
-@pytest.mark.parametrize("more", [{}, {"probabilities": True}])
-def test_frames_and_empty_partitions_are_tables(standard, more):
+def test_frames_and_empty_partitions_are_tables(standard):
     """A frame of pandas ended in a traceback, and an engine's empty partition was refused."""
     wide = pd.DataFrame(outputs_of(NEW).probabilities, columns=[f"prob_{c}" for c in CLASSES])
     wide = wide.assign(id=NEW["id"]).set_index(np.arange(157) + 1000)
     table = pa.Table.from_pandas(wide, preserve_index=False)
-    expected = predict_table(standard, table, **more)
-    found = predict_table(standard, wide, **more)
+    expected = predict_table(standard, table)
+    found = predict_table(standard, wide)
     assert isinstance(found, pd.DataFrame) and found.index.tolist() == wide.index.tolist()
     assert pa.Table.from_pandas(found, expected.schema, preserve_index=False).equals(expected)
-    found = predict_table(standard, pl.from_pandas(wide), **more)
+    found = predict_table(standard, pl.from_pandas(wide))
     assert isinstance(found, pl.DataFrame) and found["size"].to_list() == (
         expected.column("size").to_pylist()
     )
     for empty in (table.slice(0, 0), wide.iloc[:0], pl.from_pandas(wide).head(0)):
-        none = predict_table(standard, empty, **more)
+        none = predict_table(standard, empty)
         assert type(none) is type(empty) and len(none) == 0
-    assert predict_table(standard, table.slice(0, 0), **more).schema == expected.schema
+    assert predict_table(standard, table.slice(0, 0)).schema == expected.schema
     for wrong in ({"prob_ant": [1.0]}, np.eye(5), None):
         with pytest.raises(InputError, match="table must be a pyarrow Table or a frame"):
             predict_table(standard, wrong)
@@ -203,12 +200,9 @@ def read_back(path):
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        for name in {"set", "probabilities"} & row.keys():
-            row[name] = row[name].split("|") if row["size"] != "0" else []
+        row["set"] = row["set"].split("|") if row["size"] != "0" else []
         row["row"], row["size"] = int(row["row"]), int(row["size"])
         row |= {name: float(row[name]) for name in ("threshold", "alpha")}
-        if "probabilities" in row:
-            row["probabilities"] = list(map(float, row["probabilities"]))
     return rows
 
 
@@ -217,7 +211,7 @@ def read_back(path):
 def test_files_have_the_sets_of_predict_set(suffix, kind, standard, model, tmp_path):
     new = WRITERS[kind](tmp_path / "new", NEW)
     path = tmp_path / f"sets{suffix}"
-    summary = predict_file(model, new, path, alpha=0.2, probabilities=True)
+    summary = predict_file(model, new, path, alpha=0.2)
     outputs = outputs_of(NEW)
     sets = standard.predict_set(outputs, 0.2)
     rows = read_back(path)
@@ -226,11 +220,6 @@ def test_files_have_the_sets_of_predict_set(suffix, kind, standard, model, tmp_p
     assert [row["size"] for row in rows] == sets.sizes.tolist()
     assert [row["threshold"] for row in rows] == sets.thresholds.tolist()
     assert {row["alpha"] for row in rows} == {0.2}
-    chance = outputs.probabilities
-    for number, row in enumerate(rows):
-        codes = [CLASSES.tolist().index(name) for name in row["set"]]
-        np.testing.assert_allclose(row["probabilities"], chance[number, codes], atol=1e-6)
-        assert row["probabilities"] == sorted(row["probabilities"], reverse=True)
     assert [row["status"] for row in rows] == sets.to_frame("pandas")["status"].tolist()
     assert summary.to_dict() == {
         "n": 157,
@@ -365,15 +354,3 @@ def test_an_output_is_no_input_and_goes_where_it_is_meant_to(model, tmp_path):
     predict_file(model, tmp_path / "new.npz", pipe)
     reader.join()
     assert found == [path.read_bytes()] and stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-def test_digests_are_of_the_content(tmp_path):
-    file, folder = tmp_path / "a.npz", tmp_path / "folder"
-    folder.mkdir()
-    for path, whole in ((file, file), (folder / "logits.npy", folder)):
-        path.write_bytes(b"1")
-        digest = content_digest(whole)
-        (folder / "notes.txt").write_text("is not read")
-        assert content_digest(whole) == digest
-        path.write_bytes(b"2")
-        assert content_digest(whole) != digest

@@ -16,10 +16,8 @@ from outputs_files import CLASSES, WRITERS, simulated, write_npz
 from trustsets import ModelOutputs
 from trustsets.errors import InputError
 from trustsets.files import (
-    TableColumns,
     open_columns,
     open_outputs,
-    open_table,
     read_classes,
     read_training,
 )
@@ -162,7 +160,7 @@ def test_numbers_do_not_depend_on_types_and_order_of_columns(first, second, tmp_
     for order in (NAMES, NAMES[::-1], ["bee", "ant", "cat"]):
         table = pa.table({f"logit_{name}": columns[name] for name in order})
         pq.write_table(table, tmp_path / "a.parquet")
-        for source in (open_outputs(tmp_path / "a.parquet"), open_table(table)):
+        for source in (open_outputs(tmp_path / "a.parquet"), open_outputs(table)):
             assert source.classes.tolist() == order
             found = source.read().logits[:, [order.index(name) for name in NAMES]]
             np.testing.assert_array_equal(found, expected)
@@ -190,7 +188,7 @@ def test_frames_of_any_numbers_are_read():
     expected = [[0.25, 0.25, 0.5], [0.5, 0.5, 0.0]]
     for found in (
         ModelOutputs.from_frame(frame, probabilities="p_*"),
-        open_table(frame, columns=TableColumns(probabilities=("p_*",))).read(),
+        open_outputs(frame, columns={"probabilities": "p_*"}).read(),
     ):
         np.testing.assert_array_equal(found.probabilities, expected)
 
@@ -232,17 +230,21 @@ def test_remembered_columns_are_used_where_they_are(tmp_path):
     frame = wide().rename(columns={"prob_ant": "a", "prob_bee": "b", "prob_cat": "c"})
     frame = frame.rename(columns={"label": "truth", "feature_1": "y", "feature_2": "x"})
     frame["truth"] = frame["truth"].str[0]
-    columns = TableColumns(probabilities=("a,b,c",), features=("x", "y"), label="truth")
+    columns = {"probabilities": "a,b,c", "features": "x,y", "label": "truth"}
     first = open_outputs(write_csv(tmp_path / "a", frame), columns=columns)
-    assert first.table == TableColumns(("a", "b", "c"), (), ("x", "y"), "truth")
     turned = write_csv(tmp_path / "b", frame[frame.columns[::-1]])
-    again = open_outputs(turned, classes=first.classes, remembered=first.table)
+    again = open_outputs(turned, classes=first.classes, remembered=columns)
     np.testing.assert_array_equal(again.read().probabilities, first.read().probabilities)
     np.testing.assert_array_equal(again.read().features, first.read().features)
     assert again.read().labels is not None
-    asked = TableColumns(probabilities=("c,a,b",))
-    same = open_outputs(turned, classes=first.classes, columns=asked, remembered=first.table)
+    asked = {"probabilities": "c,a,b"}
+    same = open_outputs(turned, classes=first.classes, columns=asked, remembered=columns)
     np.testing.assert_array_equal(same.read().probabilities, first.read().probabilities)
+    renamed = write_csv(tmp_path / "c", wide())
+    other = open_outputs(renamed, classes=np.array(NAMES), remembered=columns).read()
+    np.testing.assert_array_equal(other.probabilities, first.read().probabilities)
+    with pytest.raises(InputError, match="no label column 'truth'"):
+        open_outputs(renamed, columns=columns)
 
 
 @pytest.mark.parametrize("kind", ["npz", "compressed npz"])
@@ -323,7 +325,7 @@ def test_labels_that_look_like_numbers(header, labels, expected, tmp_path):
         table["label"] = table["label"].astype(int)
     table.to_parquet(tmp_path / "a.parquet")
     for path in (tmp_path / "a.csv", tmp_path / "a.parquet"):
-        found = open_outputs(path, columns=TableColumns(logits=("p_*",))).read()
+        found = open_outputs(path, columns={"logits": "p_*"}).read()
         assert found.labels.tolist() == expected
 
 
@@ -392,7 +394,7 @@ def test_inputs_that_may_never_end_are_refused(tmp_path):
             open_columns(path)
 
 
-COLUMNS = TableColumns(probabilities=("p_*",), label="truth")
+COLUMNS = {"probabilities": "p_*", "label": "truth"}
 HOSTILE = {
     "empty": (b"", "it is empty; its first line must name the columns"),
     "only a header": (b"p_a,p_b,truth\n", "has the names of columns, but no rows"),

@@ -7,7 +7,6 @@ import pytest
 from trustsets import _arrays as arrays
 from trustsets._arrays import (
     MISSING,
-    check_finite,
     column,
     floating_matrix,
     group_column,
@@ -75,10 +74,8 @@ def test_the_first_bad_row_is_found_in_any_piece(monkeypatch):
     table = np.zeros((10, 3))
     table[[7, 9], 2] = np.nan
     with pytest.raises(InputError, match="row 7, column 2"):
-        check_finite(table, "x")
-    with pytest.raises(InputError, match="row 107, column 2"):
-        check_finite(table, "x", first_row=100)
-    check_finite(table[:7], "x")
+        floating_matrix(table, "x")
+    floating_matrix(table[:7], "x")
 
 
 @pytest.mark.parametrize("value", [[1, 2, 3], ["a", "b", "c"], [None, 1, 2], [[1], [2]]])

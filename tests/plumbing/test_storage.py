@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from kinds import PREDICTORS
 from safetensors.numpy import save_file
-from saved_predictors import PREDICTORS
 
 import trustsets
 from trustsets import (
@@ -29,6 +29,7 @@ from trustsets.errors import NotCalibratedError, StorageError
 
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_save_and_load_give_identical_bits(name, make_outputs, tmp_path):
+    """Deterministic: fails if a bit of a threshold changes."""
     outputs = make_outputs(600, labels=np.array(list("abcde"))[make_outputs(600).codes])
     calibration, test = outputs.split(0.5)
     predictor = PREDICTORS[name]().calibrate(calibration)

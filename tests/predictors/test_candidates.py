@@ -103,30 +103,32 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     np.testing.assert_allclose(together.thresholds[:20], single, rtol=1e-12)
 
 
-def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
-    basis = Classes(penalty=2.0) * Groups("site") + Polynomial(1, (Confidence("rank"),))
-    predictor = ConditionalConformal(basis=basis).calibrate(some(0, 400))
-    predictor.save(tmp_path / "p.trustsets")
-    test = some(1, 50)
-    again = load(tmp_path / "p.trustsets").predict_set(test)
-    np.testing.assert_array_equal(again.mask, predictor.predict_set(test).mask)
+def class_coverage(basis, n, repeats=60):
+    """Mean coverage at alpha = 0.2 of four classes, the rarest the hardest, and its errors."""
+
+    def draw(seed, size):
+        rng = np.random.default_rng(seed)
+        labels = rng.choice(4, size=size, p=np.arange(1, 5) / 10)
+        strength = np.array([0.0, 1.5, 3.0, 3.0])[labels]
+        logits = rng.normal(size=(size, 4)) + strength[:, None] * np.eye(4)[labels]
+        return ModelOutputs(logits=logits, labels=labels, classes=np.arange(4))
+
+    predictor = ConditionalConformal(score=Softmax(), basis=basis, allow_empty=True)
+    coverage = []
+    for seed in range(repeats):
+        test = draw(1000 + seed, 400)
+        hits = predictor.calibrate(draw(seed, n)).predict_set(test, alpha=0.2).covers(test.labels)
+        coverage.append(np.bincount(test.codes, hits) / np.bincount(test.codes))
+    return np.mean(coverage, axis=0), np.std(coverage, axis=0) / np.sqrt(repeats)
 
 
 @pytest.mark.statistical
 def test_coverage_holds_given_each_class():
-    covered, counts = np.zeros(4), np.zeros(4)
-    for seed in range(60):
-        basis = Classes() + Polynomial(1, (Confidence(),))
-        predictor = ConditionalConformal(
-            score=APS(), basis=basis, allow_empty=True, class_bias=None
-        )
-        predictor.calibrate(some(seed, 150, 4))
-        test = some(1000 + seed, 400, 4)
-        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
-        covered += np.bincount(test.codes, hits, minlength=4)
-        counts += np.bincount(test.codes, minlength=4)
-    # The error is that of 60 calibrations; a class has 15 to 60 calibration samples in each.
-    assert np.all(covered / counts > 0.8 - 0.02), covered / counts
+    """Without indicators the rarest class is covered 0.43, 29 standard errors below: noticed for
+    certain. A penalty of 2 samples on them (0.71) is noticed in 99.8% of runs."""
+    mean, error = class_coverage(Classes() + Polynomial(1, (Confidence(),)), n=150)
+    assert np.all(mean > 0.8 - 3.0 * error), (mean, error)
+    assert error.max() < 0.09 / 6
 
 
 def test_per_class_adds_the_indicators():
@@ -147,26 +149,20 @@ def test_per_class_adds_the_indicators():
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("penalty", [2.0, 8.0])
+@pytest.mark.parametrize("penalty", [2.0, 4.0])
 def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
-    covered, counts = np.zeros(4), np.zeros(4)
-    for seed in range(80):
-        basis = Classes(penalty=penalty) + Intercept()
-        predictor = ConditionalConformal(
-            score=APS(), basis=basis, allow_empty=True, class_bias=None
-        )
-        predictor.calibrate(some(seed, 200, 4))
-        test = some(1000 + seed, 400, 4)
-        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
-        covered += np.bincount(test.codes, hits, minlength=4)
-        counts += np.bincount(test.codes, minlength=4)
-    expected = 200 * np.arange(1, 5) / 10
-    assert np.all(covered / counts > 0.8 - penalty / expected - 0.02)
-    assert covered.sum() / counts.sum() > 0.8 - 0.01
+    """Twice the penalty lowers the rarest class by 0.09 or more below the bound's reach, 5 standard
+    errors: noticed in 98% of runs. The bound is nearly attained."""
+    mean, error = class_coverage(Classes(penalty=penalty) + Intercept(), n=200)
+    bound = 0.8 - penalty / (200 * np.arange(1, 5) / 10)
+    assert np.all(mean > bound - 3.0 * error), (mean, error)
+    assert mean[0] < bound[0] + 0.05
+    assert mean @ np.arange(1, 5) / 10 > 0.8 - 0.01
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # a class is not seen
 def test_a_class_without_calibration_samples_is_in_every_set():
+    """Deterministic: fails if the threshold of such a class is finite without a penalty."""
     everything = some(0, 600)
     calibration = everything.take(np.flatnonzero(everything.codes != 2))
     basis = Polynomial(1, (Confidence("rank"),))
@@ -205,17 +201,6 @@ def test_without_a_lower_bound_every_threshold_is_computed(monkeypatch):
     np.testing.assert_array_equal(predictor.predict_set(test).mask, expected)
 
 
-def test_a_very_large_penalty_has_the_effect_of_no_indicators():
-    smooth = Polynomial(2, (Confidence("rank"),))
-    sets = [
-        ConditionalConformal(basis=basis, random_state=3)
-        .calibrate(some(0, 500))
-        .predict_set(some(1, 200))
-        for basis in (smooth, smooth + Classes(penalty=1e6))
-    ]
-    np.testing.assert_array_equal(sets[0].mask, sets[1].mask)
-
-
 def test_factors_of_a_product_learn_where_their_parts_would():
     calibration, tuning = some(0, 300), some(1, 300)
     tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
@@ -237,17 +222,6 @@ def test_a_penalty_of_groups_limits_thresholds_of_their_products():
     assert np.isinf(free.thresholds).any()
     assert np.isfinite(limited.thresholds).all()
     assert Status.LIMITED in limited.status
-
-
-def test_labels_are_never_read_at_prediction():
-    calibration, test = some(0, 400), some(1, 80)
-    unlabelled = ModelOutputs(logits=test.logits, groups=test.groups)
-    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(calibration)
-    ours, theirs = predictor.predict_set(unlabelled), predictor.predict_set(test)
-    np.testing.assert_array_equal(ours.mask, theirs.mask)
-    random = ConditionalConformal(basis=BASES[0], class_bias=None, randomized=True)
-    with pytest.raises(InputError, match="functions of the sample alone"):
-        random.calibrate(calibration).predict_set(test)
 
 
 @pytest.mark.parametrize(("basis", "covers"), [(BASES[0], True), (BASES[1], False)])

@@ -26,6 +26,7 @@ def animals(n, seed=0, **words):
 
 
 def test_an_order_guessed_from_the_names_is_stated_and_checked():
+    """Deterministic: fails if a wrong order passes in silence, or a right one warns."""
     with pytest.warns(TrustSetsWarning, match="in another order of the columns"):
         guessed = StandardConformal().calibrate(animals(800))
     said = guessed.summary()
@@ -82,6 +83,7 @@ PROMISE = "no calibration sample of class 4, so nothing is guaranteed for it"
 
 @pytest.mark.parametrize("predictor", [StandardConformal(), ConditionalConformal()])
 def test_a_class_without_calibration_samples_is_named(predictor, make_outputs):
+    """Deterministic: fails if it is not named."""
     outputs = make_outputs(600, 5)
     seen = outputs.take(outputs.codes != 4)
     with pytest.warns(TrustSetsWarning, match=PROMISE):
@@ -89,13 +91,6 @@ def test_a_class_without_calibration_samples_is_named(predictor, make_outputs):
     assert PROMISE in predictor.summary()
     predictor.calibrate(outputs)
     assert PROMISE not in predictor.summary()
-
-
-def test_a_threshold_for_each_class_covers_an_unseen_one(make_outputs):
-    outputs = make_outputs(600, 5)
-    by_class = MondrianConformal(by="class").calibrate(outputs.take(outputs.codes != 4))
-    assert by_class.predict_set(outputs, alpha=0.1).mask[:, 4].all()
-    assert "nothing is guaranteed" not in by_class.summary()
 
 
 def imbalanced(n, rng):
@@ -107,6 +102,7 @@ def imbalanced(n, rng):
 
 
 def test_imbalance_points_to_the_method_for_each_class():
+    """Deterministic: fails if one of the three stays silent."""
     rng = np.random.default_rng(0)
     calibration, test = imbalanced(20_000, rng), imbalanced(20_000, rng)
     predictor = StandardConformal().calibrate(calibration)
@@ -118,13 +114,6 @@ def test_imbalance_points_to_the_method_for_each_class():
     by_class = MondrianConformal(by="class").calibrate(calibration)
     result = evaluate(by_class.predict_set(test, alpha=0.1), test)
     assert result.advice == "" and 'by="class"' not in by_class.summary()
-
-
-def test_even_classes_need_no_advice(make_outputs):
-    calibration, test = make_outputs(2000).split(0.5)
-    predictor = StandardConformal().calibrate(calibration)
-    result = evaluate(predictor.predict_set(test), test)
-    assert result.advice == "" and "MondrianConformal" not in predictor.summary()
 
 
 def test_the_null_cluster_is_promised_only_what_it_gets(make_outputs):

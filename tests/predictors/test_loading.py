@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
-from saved_predictors import PREDICTORS
+from kinds import PREDICTORS
 
 from trustsets import (
     Bins,
@@ -16,14 +16,12 @@ from trustsets import (
     Polynomial,
 )
 from trustsets import _storage as storage
-from trustsets.statistics import ClassFrequency
 
-FREQUENCY = ClassFrequency(counts=(1, 2, 3, 4, 5))
 MAKERS = {
     **PREDICTORS,
     "margin": lambda: MondrianConformal(by=Bins(Margin(), counts=2)),
     "penalised groups": lambda: ConditionalConformal(
-        basis=Polynomial(1, (Confidence(), FREQUENCY)) + Groups("site", penalty=5.0)
+        basis=Polynomial(1, (Confidence(), Margin("rank"))) + Groups("site", penalty=5.0)
     ),
 }
 FRESH = """

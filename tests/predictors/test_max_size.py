@@ -52,6 +52,7 @@ def some(family, seed, n, k, noise=1.0):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_no_set_is_too_large(family, k):
+    """Deterministic: fails if any set has a class too many."""
     calibration, test = some(family, 0, 160, k), some(family, 1, 40, k)
     for predictor in (
         ConditionalConformal(),

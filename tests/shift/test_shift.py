@@ -323,6 +323,7 @@ def test_weighted_quantiles_are_those_of_the_definition(seed):
 
 
 def test_coverage_given_the_class_needs_no_weights(monkeypatch):
+    """Deterministic: fails if prevalences change class-conditional sets."""
     predictor = MondrianConformal(by="class").calibrate(by_class(OLD, 400, 0))
     adapted, test = (
         adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, NEW)),
@@ -471,6 +472,7 @@ def test_ties_are_within_the_thresholds_they_make(monkeypatch):
 
 
 def test_no_sample_is_weighted_by_a_model_that_saw_it():
+    """Deterministic: fails if the weight of a sample depends on itself."""
     numbers, seen = np.arange(40.0), []
     is_new, folds = numbers >= 25, np.arange(40) % 5
 
@@ -531,6 +533,7 @@ def test_large_weights_are_clipped_and_tiny_ones_dropped():
     ],
 )
 def test_samples_outside_have_full_sets_and_a_warning(predictor):
+    """Deterministic: fails if such samples have small sets or `adapt` is silent."""
     predictor.calibrate(by_input(400, 0), tuning=by_input(100, 9))
     far, near = by_input(300, 1, move=5.0), by_input(300, 2)
     with pytest.warns(TrustSetsWarning, match="300 of 300 unlabelled samples are where there are"):
@@ -559,6 +562,7 @@ def test_changed_labels_are_not_seen_and_cost_coverage():
 
 
 def test_a_small_effective_size_is_stated():
+    """Deterministic: fails if few effective samples pass in silence."""
     predictor = StandardConformal().calibrate(by_input(400, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrustSetsWarning)

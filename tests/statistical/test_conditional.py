@@ -79,12 +79,10 @@ def predictor(**changes):
 
 
 def test_randomised_coverage_is_exact_over_the_function_class():
-    """A bias of one sample in 60, 1.7 points, is 4 standard errors or more: noticed in half of
-    the runs at least, twice that in all."""
-    mean, error = weighted_gaps(predictor(randomized=True), n=60, repeats=1200, alpha=0.2)
+    """A bias of one sample in 60 is 6 standard errors or more: noticed in 98% of runs."""
+    mean, error = weighted_gaps(predictor(randomized=True), n=60, repeats=600, alpha=0.2)
     assert (np.abs(mean) < 4.0 * error).all(), (mean, error)
-    # A level shifted by one sample in 60 would be seen.
-    assert (error < 1.0 / 60 / 4).all()
+    assert (error < 1.0 / 60 / 6).all()
 
 
 def test_deterministic_coverage_is_at_least_nominal_over_the_function_class():
@@ -95,31 +93,25 @@ def test_deterministic_coverage_is_at_least_nominal_over_the_function_class():
     assert (error < 3.0 / 60 / 7).all()
 
 
-def test_continuous_scores_stay_below_the_upper_bound():
-    n = 60
-    continuous = predictor(score=APS(own_mass="random"))
-    mean, error = weighted_gaps(continuous, n=n, repeats=800, alpha=0.2)
-    columns = 6
-    assert (mean > -4.0 * error).all()
-    assert mean[0] < columns / (n + 1) + 4.0 * error[0]
-
-
 def test_groups_in_the_basis_are_covered_each():
+    """A bias of one of a group's 20 samples or so is 6.5 standard errors: noticed in 99% of runs.
+
+    One threshold for both groups is 20 or more from either.
+    """
     rng = np.random.default_rng(1)
     near, far = [], []
     grouped = predictor(basis=Groups(), randomized=True)
     for repeat in range(600):
-        calibration, _ = simulate(80, rng)
+        calibration, _ = simulate(40, rng)
         test, true = simulate(300, rng)
         grouped.set_params(random_state=repeat).calibrate(calibration)
         missing = true_coverage(grouped.predict_set(test, alpha=0.2), true) - 0.8
         is_near = test.groups["half"] == "near"
         near.append(missing[is_near].mean())
         far.append(missing[~is_near].mean())
-    # A bias of one of a group's 40 samples or so would be seen, in all runs but one of 6.
     for gaps in (np.array(near), np.array(far)):
         error = gaps.std() / np.sqrt(gaps.size)
-        assert abs(gaps.mean()) < 4.0 * error and 5.0 * error < 1.0 / 40
+        assert abs(gaps.mean()) < 4.0 * error and 6.5 * error < 1.0 / 20
 
 
 def test_coverage_given_confidence_and_trust_improves_on_standard():

@@ -57,12 +57,14 @@ def assert_beta_binomial(counts, n, m, alpha):
 # The randomised score is continuous, so the law is exact.
 @pytest.mark.parametrize(("n", "alpha"), [(20, 0.1), (20, 0.45), (30, 0.3)])
 def test_standard_coverage_is_beta_binomial(n, alpha):
+    """A rank that is off by one is 8 standard errors away or more: noticed in 99.99% of runs."""
     predictor = StandardConformal(score=APS(own_mass="random"), allow_empty=True)
     counts = covered_counts(predictor, n, 40, alpha, repeats=3000).sum(axis=1)
     assert_beta_binomial(counts, n, 40, alpha)
 
 
 def test_mondrian_coverage_is_beta_binomial_in_each_group():
+    """As above, in either group; one quantile for both would have another law."""
     n, m, alpha = 20, 40, 0.2
     groups = np.array(["a"] * n + ["b"] * n + ["a"] * m + ["b"] * m)
     predictor = MondrianConformal(by=Groups(), score=APS(own_mass="random"), allow_empty=True)
@@ -72,7 +74,10 @@ def test_mondrian_coverage_is_beta_binomial_in_each_group():
 
 
 def test_deterministic_score_covers_at_least_as_much():
-    """Ties (atoms at 0) can only add coverage; a rank that is one too low is 8 errors away."""
+    """Ties (atoms at 0) can only add coverage.
+
+    A rank that is one too low is 8 standard errors below the target: noticed in 99.99% of runs.
+    """
     counts = covered_counts(StandardConformal(allow_empty=True), 30, 40, 0.2, repeats=1500)
     per_run = counts.mean(axis=1)
     error = per_run.std() / np.sqrt(per_run.size)

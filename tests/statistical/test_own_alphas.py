@@ -37,6 +37,7 @@ def summary(gaps):
 
 
 def test_randomised_coverage_is_exact_at_the_alpha_of_each_sample():
+    """A bias of one sample in 60 is 5 to 7 standard errors: noticed in 99% of runs."""
     rng, gaps, wrong = np.random.default_rng(0), [], []
     for repeat in range(400):
         calibration, _ = simulate(60, rng)
@@ -60,9 +61,10 @@ def without_alphas(predictor, calibration):
 
 
 def test_sets_of_limited_size_keep_what_they_promise():
+    """A bias of one sample in 50 is 5 standard errors: noticed in 90% of runs."""
     rng, exact, promised = np.random.default_rng(1), [], []
     for repeat in range(300):
-        (calibration, _), (tuning, _), (test, true) = (simulate(n, rng) for n in (100, 60, 200))
+        (calibration, _), (tuning, _), (test, true) = (simulate(n, rng) for n in (50, 60, 200))
         over = weights(test) / weights(test).sum(axis=1, keepdims=True)
         setting = {"score": Softmax(), "basis": BASIS, "allow_empty": True, "random_state": repeat}
         drawn = ConditionalConformal(randomized=True, **setting)
@@ -75,7 +77,7 @@ def test_sets_of_limited_size_keep_what_they_promise():
     # The sets of the truncated score, before they are cut, are covered exactly.
     mean, error = summary(exact)
     assert (np.abs(mean) < 4.0 * error).all(), (mean, error)
-    assert (error < 0.005).all()
+    assert (error < 1.0 / 51 / 4).all()
     # Coverage is what is promised, up to the share of samples without a promise.
     mean, error = summary(promised)
     assert (mean > -4.0 * error).all(), (mean, error)

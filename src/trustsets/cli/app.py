@@ -4,46 +4,29 @@ A command parses, calls the library, and prints. What it needs is imported when 
 ``--help`` is quick.
 """
 
+import dataclasses
+import functools
+import hashlib
+import inspect
 import json
 import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from trustsets._version import __version__
 from trustsets.cli import console
-from trustsets.cli.options import (
-    Alpha,
-    Classes,
-    Groups,
-    LabelColumn,
-    LabelledOutputs,
-    Level,
-    MethodOptions,
-    Model,
-    NewOutputs,
-    Page,
-    Seed,
-    TableOptions,
-    Task,
-    TaskName,
-    argument,
-    expanded,
-    option,
-    resolved,
-)
+from trustsets.errors import InputError, TrustSetsWarning
 
 if TYPE_CHECKING:
-    from trustsets.files import OutputsFile
     from trustsets.metrics import Evaluation
     from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
@@ -51,7 +34,7 @@ if TYPE_CHECKING:
     from trustsets.sets import PredictionSets
     from trustsets.trust import TrustScore
 
-__all__ = ["app", "run"]
+__all__ = ["app", "argument", "expanded", "option", "run"]
 
 BAD_INPUT = 2
 """Exit code for input that breaks a rule, as for a command that does not parse."""
@@ -65,14 +48,167 @@ _MOST_ROWS = 12
 _PERMUTATIONS = 4
 _MODEL = ".trustsets"
 
+# --- Options -----------------------------------------------------------------------------------
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument of a command, which has no name to type, with its help text."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
+) -> Any:
+    """An option of a command with its help text; `metavar` stands for its value, None for a flag.
+
+    `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def _setting(text: str, *names: str) -> Any:
+    """A flag whose value is kept in the settings of the console."""
+
+    def keep(value: bool) -> bool:
+        setattr(console.settings, names[0].removeprefix("--"), value)
+        return value
+
+    return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
+
+
+_KINDS = ".npz, .parquet, .csv, .safetensors, a folder of .npy."
+_GROUPS = "Arrays or columns that hold groups, such as site,sex. Missing values are a group."
+_COLUMNS = (
+    "Columns of probabilities in a table, such as 'p_*' or cat,dog; * stands for the class. "
+    "Default: prob_*, or logit_*."
+)
 _TRAIN = (
-    "Features and labels of the training data, for the trust score. Default: the trust score of "
-    "the first model that has one."
+    "Features and labels of the training data, for the trust score. Without it, coverage is "
+    "conditioned on confidence and groups."
+)
+_METHOD = (
+    "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
+    "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
+)
+_SCORE = "aps (default), raps, saps, topk, softmax (or lac) or margin."
+_BASIS = (
+    "Function class of 'conditional': a list of polynomial, bins, groups, components and "
+    "intercept, which are added up. Default: chosen on the tuning samples."
+)
+_STATISTIC = "What polynomial and bins are functions of: of confidence, trust, entropy, margin."
+_SET = (
+    "Any parameter of the predictor, its score or basis, as in Python: degree=3, lam=0.1, "
+    "temperature=tuning, per_class=true, random_state=7. May be given again."
 )
 _METRIC = (
     "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata "
     "and trust_rank. Default: all."
 )
+
+_TaskName = StrEnum("_TaskName", ["real", "digits"])
+_Names = list[str] | None
+_Task = Annotated[_TaskName, option("TASK", "real (ships with the package) or digits (trained).")]
+_Alpha = Annotated[float, option("SHARE", "Share of sets that may miss the true class.")]
+_Labelled = Annotated[Path, argument("OUTPUTS", f"Labelled outputs: {_KINDS}")]
+_Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
+_Page = Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")]
+_Classes = Annotated[Path | None, option("FILE", "Class names: a text file, or array 'classes'.")]
+_Groups = Annotated[_Names, option("NAMES", _GROUPS, "--group")]
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodOptions:
+    """Options that say which predictor is made, in the words of `trustsets.recipes`."""
+
+    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
+    classes: _Classes = None
+    group: _Groups = None
+    label_column: Annotated[str | None, option("NAME", "Column of the true classes.")] = None
+    probability_columns: Annotated[str | None, option("NAMES", _COLUMNS)] = None
+    feature_columns: Annotated[str | None, option("NAMES", "The same for features.")] = None
+    method: Annotated[str, option("METHOD", _METHOD)] = "conditional"
+    score: Annotated[str | None, option("SCORE", _SCORE)] = None
+    basis: Annotated[_Names, option("NAMES", _BASIS)] = None
+    statistic: Annotated[_Names, option("NAMES", _STATISTIC)] = None
+    set: Annotated[_Names, option("NAME=VALUE", _SET)] = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Which columns of a table hold what, as `trustsets.files` takes it."""
+        asked = {
+            "probabilities": self.probability_columns,
+            "features": self.feature_columns,
+            "label": self.label_column,
+        }
+        return {kind: text for kind, text in asked.items() if text is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonOptions:
+    """Which models are evaluated on which samples, and what is measured."""
+
+    outputs: _Labelled
+    models: Annotated[list[str], argument("MODELS", "Saved by 'trustsets calibrate': [NAME=]FILE.")]
+    alpha: _Alpha = 0.1
+    group: _Groups = None
+    metric: Annotated[_Names, option("NAMES", _METRIC)] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Common:
+    """How every command talks; the callbacks keep the values."""
+
+    json: Annotated[bool, _setting("Print the result as JSON.", "--json")] = False
+    quiet: Annotated[bool, _setting("Print results and errors only.", "--quiet", "-q")] = False
+    debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
+
+
+def expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """A command with one parameter for each option, from a function that takes groups of them.
+
+    A parameter of `function` whose type is a dataclass becomes one option for each field. The
+    options that every command has are added. All are annotated as Typer wants it.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields(groups[parameter.name])
+        else:
+            parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
+    common = _fields(_Common)
+
+    @functools.wraps(function)
+    def run(**values: Any) -> None:
+        for parameter in common:
+            values.pop(parameter.name)
+        for name, group in groups.items():
+            chosen = {field.name: values.pop(field.name) for field in _fields(group)}
+            values[name] = group(**chosen)  # type: ignore[operator]
+        function(**values)
+
+    whole = inspect.Signature([*parameters, *common])
+    run.__signature__ = whole  # type: ignore[attr-defined]
+    run.__annotations__ = {name: item.annotation for name, item in whole.parameters.items()}
+    return run
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints, empty = get_type_hints(group, include_extras=True), inspect.Parameter.empty
+    return [
+        _keyword(field.name, hints[field.name], empty if required else field.default)
+        for field in dataclasses.fields(group)
+        for required in [field.default is dataclasses.MISSING]
+    ]
+
+
+def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    # Only keywords may have a default before one that has none.
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+# --- Commands ----------------------------------------------------------------------------------
 
 app = typer.Typer(
     name="trustsets",
@@ -87,10 +223,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
     try:
         with console.plain_warnings():
-            try:
-                app(args=None if arguments is None else list(arguments), prog_name="trustsets")
-            finally:
-                console.flush()
+            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
     except Exception as error:
         if console.settings.debug or not console.is_input_error(error):
             raise
@@ -125,12 +258,10 @@ def root(
 @app.command()
 @expanded
 def demo(
-    context: typer.Context,
-    task: Task = TaskName.real,
+    task: _Task = _TaskName.real,
     output: Annotated[Path, option("FOLDER", "Where to write the report.", "--output", "-o")] = (
         Path("trustsets-demo")
     ),
-    seed: Seed = 0,
 ) -> None:
     """See what the sets do, offline, in about 20 seconds.
 
@@ -147,41 +278,35 @@ def demo(
     with console.progress("loading", None):
         from trustsets.demo import compare_methods, load
 
-        data = load(str(task), seed)
+        data = load(str(task))
     result = compare_methods(
         data, output / f"{task}.html", step=lambda text: console.progress(text, None)
     )
     if console.settings.json:
         from trustsets.metrics import to_plain
 
-        console.print_json(resolved(context) | {"result": to_plain(result)})
+        console.print_json(to_plain(result))
         return
     console.print_text(result.title, style="bold")
     for part in result.story:
-        if isinstance(part, str):
-            console.print_text(part)
-        elif isinstance(part, list):
-            console.print_text(part[0])
-            console.print_lines(part[1:])
-        else:
+        if isinstance(part, tuple):
             console.print_table(*part)
+        else:
+            first, *lines = [part] if isinstance(part, str) else part
+            console.print_text(first)
+            console.print_lines(lines)
         console.print_text("")
 
 
 @app.command()
 @expanded
 def plan(
-    context: typer.Context,
     outputs: Annotated[Path | None, argument("OUTPUTS", "Labelled outputs.")] = None,
-    alpha: Alpha = 0.1,
+    alpha: _Alpha = 0.1,
     within: Annotated[float, option("SHARE", "Tolerance of the coverage.")] = 0.02,
     probability: Annotated[float, option("SHARE", "How likely it should be kept.")] = 0.95,
     samples: Annotated[int | None, option("N", "Calibration samples there are.")] = None,
-    share: Annotated[list[str] | None, option("NAME=SHARE", "A group and its share.")] = None,
-    group: Groups = None,
-    label_column: LabelColumn = None,
-    *,
-    table: TableOptions,
+    share: Annotated[_Names, option("NAME=SHARE", "A group and its share.")] = None,
 ) -> None:
     """Say how many samples to calibrate on, and to test on.
 
@@ -189,12 +314,12 @@ def plan(
     to be drawn. Its law is known exactly, and gives the size from which on
     coverage is within a tolerance, for all samples and each group or class.
     Their shares come from OUTPUTS, or from --share, which may be given again.
+    --json has the numbers of each.
 
     Example:
 
       trustsets plan --alpha 0.1 --within 0.02 --probability 0.95
     """
-    from trustsets.errors import InputError
     from trustsets.files import open_outputs
     from trustsets.planning import plan as make_plan
 
@@ -207,33 +332,15 @@ def plan(
             name = ""
         if not name:
             raise InputError(f"--share must be NAME=SHARE, such as north=0.2; got {item!r}.")
-    labelled = None
-    if outputs is not None:
-        source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
-        labelled = source.read_labelled("a plan")
+    labelled = None if outputs is None else open_outputs(outputs).read_labelled("a plan")
     result = make_plan(
         alpha, within, probability, outputs=labelled, n=samples, groups=shares or None
     )
     if console.settings.json:
-        console.print_json(resolved(context) | result.to_dict())
+        console.print_json(result.to_dict())
         return
     for line in result.summary().splitlines():
         console.print_text(line)
-        console.print_text("")
-    first, *rest = result.rows
-    hardest = sorted(rest, key=lambda row: -row.in_all)[:_MOST_ROWS]
-    rows = []
-    for row in (first, *hardest):
-        coverage = "full sets" if row.lower == 1.0 else f"{row.lower:.3f} to {row.upper:.3f}"
-        present = ["", ""] if row.present is None else [f"{row.present:,}", coverage]
-        test = "none is enough" if row.test_in_all is None else f"{row.test_in_all:,}"
-        rows.append([row.part, f"{row.needed:,}", f"{row.in_all:,}", *present, test])
-    header = ["Part", "Needed", "In all", "Present", "Coverage with these", "Test samples in all"]
-    console.print_table(header, rows)
-    if len(rest) > len(hardest):
-        console.say(
-            f"{len(rest) - len(hardest):,} groups and classes that need fewer are left out."
-        )
 
 
 # --- Calibrating -------------------------------------------------------------------------------
@@ -242,14 +349,10 @@ def plan(
 @app.command()
 @expanded
 def calibrate(
-    context: typer.Context,
-    outputs: LabelledOutputs,
+    outputs: _Labelled,
     output: Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")],
     *,
     options: MethodOptions,
-    adapt: Annotated[Path | None, option("FILE", "Unlabelled outputs to adapt to.")] = None,
-    shift: Annotated[Literal["label", "covariate"], option("WHAT", "How they differ.")] = "label",
-    table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
 
@@ -266,15 +369,10 @@ def calibrate(
     from trustsets import _storage as storage
     from trustsets.files import check_output
 
-    inputs = [outputs, options.train, options.tuning, options.classes, adapt]
-    check_output(output, (_MODEL,), inputs)
+    check_output(output, (_MODEL,), [outputs, options.train, options.classes])
     with console.progress("Calibrating", None):
-        source, predictor = _calibrated(outputs, options, table, "calibration")
-        if adapt is not None:
-            other = _same_classes(adapt, source, predictor.needed_groups)
-            predictor = predictor.adapt(other.without_labels().read_all(), shift=shift)
-    record = resolved(context)
-    storage.write(output, predictor, record | {"columns": asdict(source.table)})
+        predictor = _calibrated(outputs, options, "calibration")
+    storage.write(output, predictor, {"trustsets": __version__, "columns": options.columns})
     summary = predictor.summary()
     result = {
         "output": str(output),
@@ -284,23 +382,17 @@ def calibrate(
         "temperature": predictor.temperature_,
         "summary": summary,
     }
-    notes = []
-    if options.train is None and _could_use_trust(options) and source.trust is None:
-        notes.append("There are no training samples (--train), so trust is not used.")
-    console.conclude(record | result, *notes, *summary.split("\n"), f"Saved to {output}.")
+    console.conclude(result, *summary.split("\n"), f"Saved to {output}.")
 
 
 @app.command()
 @expanded
 def audit(
-    context: typer.Context,
-    outputs: LabelledOutputs,
-    output: Page = Path("audit.html"),
-    alpha: Alpha = 0.1,
-    level: Level = 0.95,
+    outputs: _Labelled,
+    output: _Page = Path("audit.html"),
+    alpha: _Alpha = 0.1,
     *,
     options: MethodOptions,
-    table: TableOptions,
 ) -> None:
     """Measure coverage without a test set, and search for where it fails.
 
@@ -317,19 +409,14 @@ def audit(
     from trustsets.files import check_output
     from trustsets.report import write_report
 
-    check_output(output, (".html",), [outputs, options.train, options.tuning, options.classes])
-    record = resolved(context)
+    check_output(output, (".html",), [outputs, options.train, options.classes])
     with console.progress("Auditing", None):
-        _, predictor = _calibrated(outputs, options, table, "an audit", always_trust=True)
+        predictor = _calibrated(outputs, options, "an audit", always_trust=True)
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
-        shared: dict[str, Any] = {"level": level, "seed": options.seed}
-        regions = find_regions(sets, left_out, **shared)
-        risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS, **shared)
-        evaluation = audit_predictor(predictor, alpha, sets=sets, level=level)
-        evaluation = replace(evaluation, more=risk.metrics)
-        details = {"Outputs": str(outputs), "Options": json.dumps(record)}
-        if predictor.n_tuning_:
-            details["Tuning samples"] = f"{predictor.n_tuning_:,}, not audited"
+        regions = find_regions(sets, left_out)
+        risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
+        evaluation = audit_predictor(predictor, alpha, sets=sets)
+        evaluation = dataclasses.replace(evaluation, more=risk.metrics)
         write_report(
             output,
             {options.method: evaluation},
@@ -338,11 +425,14 @@ def audit(
             sets=sets,
             regions=regions,
             title="Audit",
-            details=details,
+            details={
+                "Outputs": str(outputs),
+                "Tuning samples, not audited": predictor.n_tuning_,
+            },
         )
     if console.settings.json:
         result = {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
-        console.print_json(record | result)
+        console.print_json(result)
         return
     for line in regions.summary().split("\n"):
         console.print_text(line)
@@ -350,53 +440,49 @@ def audit(
 
 
 def _calibrated(
-    outputs: Path,
-    options: MethodOptions,
-    table: TableOptions,
-    purpose: str,
-    *,
-    always_trust: bool = False,
-) -> "tuple[OutputsFile, Predictor]":
-    """The labelled outputs, and the predictor that the options describe, calibrated with them."""
+    outputs: Path, options: MethodOptions, purpose: str, *, always_trust: bool = False
+) -> "Predictor":
+    """The predictor that the options describe, calibrated with labelled outputs."""
     from trustsets.files import open_outputs, read_classes, split_names
-    from trustsets.recipes import make_predictor, method_name, warn_of_unused_groups
+    from trustsets.recipes import make_predictor, method_name, uses_trust, warn_of_unused_groups
 
     names = None if options.classes is None else read_classes(options.classes)
-    columns = table.columns(options.label_column)
-    source = open_outputs(outputs, groups=options.group or (), classes=names, columns=columns)
+    groups, columns = options.group or (), options.columns
+    source = open_outputs(outputs, groups=groups, classes=names, columns=columns)
     samples = source.read_labelled(purpose)
-    groups = split_names(options.group or (), samples.groups)
+    groups = split_names(groups, samples.groups)
+    basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
     with _values_of_set(options):
-        trust = None
-        neighbour = parameters.pop("neighbour", 1)
-        if _could_use_trust(options) or (always_trust and options.train is not None):
-            trust = _trust(options, source, samples, neighbour)
-        basis = split_names(options.basis or ()) or None
+        trust, neighbour = None, parameters.pop("neighbour", 1)
+        could_use_trust = uses_trust(options.method, basis, statistics)
+        if options.train is not None and (could_use_trust or always_trust):
+            trust = _trust(options, source.path, samples, neighbour)
+        elif samples.trust is None and could_use_trust:
+            if "trust" in statistics or method_name(options.method) in ("paper", "naive"):
+                raise InputError(
+                    "the trust score needs training samples: give a file with their features and "
+                    "labels (--train FILE)."
+                )
+            console.say("There are no training samples (--train), so trust is not used.")
         predictor = make_predictor(
             options.method,
             score=options.score,
             trust=trust,
-            basis="auto" if basis == ["auto"] else basis,
-            statistics=split_names(options.statistic or ()),
+            basis="auto" if basis == ["auto"] else basis or None,
+            statistics=statistics,
             groups=groups,
             n=len(samples),
-            seed=options.seed,
             **parameters,
         )
-        tuning = None
-        if options.tuning is not None:
-            tuning = _same_classes(options.tuning, source, groups).read_labelled("tuning")
-        predictor.calibrate(samples.with_trust(trust), tuning=tuning)
+        predictor.calibrate(samples.with_trust(trust))
     if method_name(options.method) != "class":
         warn_of_unused_groups(predictor, groups)
-    return source, predictor
+    return predictor
 
 
 def _parameters(items: Sequence[str]) -> dict[str, Any]:
     """Parameters by name from ``NAME=VALUE``: numbers, true, false, null, or texts."""
-    from trustsets.errors import InputError
-
     parameters: dict[str, Any] = {}
     for item in items:
         name, equals, text = item.partition("=")
@@ -413,8 +499,6 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
 @contextmanager
 def _values_of_set(options: MethodOptions) -> Iterator[None]:
     """Values of parameters that Python refuses come from the command line."""
-    from trustsets.errors import InputError
-
     try:
         yield
     except InputError:
@@ -425,79 +509,45 @@ def _values_of_set(options: MethodOptions) -> Iterator[None]:
         raise InputError(f"--set {' '.join(options.set)}: {error}.") from error
 
 
-def _could_use_trust(options: MethodOptions) -> bool:
-    from trustsets.files import split_names
-    from trustsets.recipes import uses_trust
-
-    basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
-    return uses_trust(options.method, basis, statistics)
-
-
 def _trust(
-    options: MethodOptions, source: "OutputsFile", samples: "ModelOutputs", neighbour: int
+    options: MethodOptions, path: Path, samples: "ModelOutputs", neighbour: int
 ) -> "TrustScore | None":
-    """The trust score of the training samples; None where the outputs have trust, or without."""
+    """The trust score of the training samples; None where the outputs have trust."""
     import numpy as np
 
-    from trustsets.errors import InputError, TrustSetsWarning
-    from trustsets.files import read_training, split_names
-    from trustsets.recipes import method_name
+    from trustsets.files import read_training
     from trustsets.trust import TrustScore
 
+    train: Any = options.train
     if samples.trust is not None:
-        return None
-    if options.train is None:
-        asked = "trust" in split_names(options.statistic or ())
-        if asked or method_name(options.method) in ("paper", "naive"):
-            raise InputError(
-                "the trust score needs training samples: give a file with their features and "
-                "labels (--train FILE)."
-            )
         return None
     if samples.features is None:
         raise InputError(
-            f"{source.path}: there is no array 'features', which the trust score needs. Save the "
+            f"{path}: there is no array 'features', which the trust score needs. Save the "
             "embeddings with the logits, name their columns (--feature-columns), or leave out "
             "--train."
         )
-    features, labels = read_training(options.train, samples.classes, source.table)
-    if source.path.samefile(options.train):
+    features, labels = read_training(train, samples.classes, options.columns)
+    if path.samefile(train):
         warnings.warn(
-            f"{options.train} is both the calibration file and the training file. Coverage is "
-            "guaranteed only for a calibration on samples that the classifier was not trained on, "
-            "and that are not their own neighbours in the trust score. Give another file.",
+            f"{train} is both the calibration file and the training file. Coverage is guaranteed "
+            "only for a calibration on samples that the classifier was not trained on, and that "
+            "are not their own neighbours in the trust score. Give another file.",
             TrustSetsWarning,
             stacklevel=2,
         )
     if features.shape[1] != samples.features.shape[1]:
         raise InputError(
-            f"{options.train}: array 'features' has {features.shape[1]} columns, and {source.path} "
-            f"has {samples.features.shape[1]}. Use the same layer of the same model."
+            f"{train}: array 'features' has {features.shape[1]} columns, and {path} has "
+            f"{samples.features.shape[1]}. Use the same layer of the same model."
         )
     unknown = np.setdiff1d(labels, samples.classes)
     if unknown.size:
         raise InputError(
-            f"{options.train}: array 'labels' holds {unknown[0]!r}, which is no class of "
-            f"{source.path}. Use the same class names in both."
+            f"{train}: array 'labels' holds {unknown[0]!r}, which is no class of {path}. Use the "
+            "same class names in both."
         )
     return TrustScore(neighbour=neighbour).fit(features, labels)
-
-
-def _same_classes(path: Path, source: "OutputsFile", groups: Sequence[str]) -> "OutputsFile":
-    """Outputs of the same classes in the same order, or without names."""
-    import numpy as np
-
-    from trustsets.errors import InputError
-    from trustsets.files import open_outputs
-
-    other = open_outputs(path, groups=groups, classes=source.classes, remembered=source.table)
-    names: Any = source.classes
-    if other.stored_classes is not None and not np.array_equal(other.stored_classes, names):
-        raise InputError(
-            f"{path}: its classes are not those of the calibration samples, or in another order. "
-            "Use outputs of the same classifier."
-        )
-    return other
 
 
 # --- Predicting --------------------------------------------------------------------------------
@@ -506,18 +556,12 @@ def _same_classes(path: Path, source: "OutputsFile", groups: Sequence[str]) -> "
 @app.command()
 @expanded
 def predict(
-    context: typer.Context,
-    model: Model,
-    outputs: NewOutputs,
+    model: _Model,
+    outputs: Annotated[Path, argument("OUTPUTS", f"New outputs: {_KINDS}")],
     output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
-    alpha: Alpha = 0.1,
+    alpha: _Alpha = 0.1,
     max_size: Annotated[int | None, option("K", "Largest size of a set.")] = None,
-    probabilities: Annotated[
-        bool, option(None, "Write those of a set.", "--probabilities")
-    ] = False,
-    id: Annotated[list[str] | None, option("NAMES", "Arrays to copy: name,date.")] = None,
-    *,
-    table: TableOptions,
+    id: Annotated[_Names, option("NAMES", "Arrays to copy: name,date.")] = None,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
@@ -538,61 +582,24 @@ def predict(
         output,
         alpha=alpha,
         max_size=max_size,
-        probabilities=probabilities,
         ids=id or (),
-        columns=table.columns(),
         progress=False if console.settings.quiet else None,
     )
-    result = resolved(context) | {"output": str(output)} | summary.to_dict()
+    result = {"output": str(output)} | summary.to_dict()
     console.conclude(result, *summary.sentences(), f"Written to {output}.")
 
 
 # --- Evaluating --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """Which models are evaluated on which samples, and what is measured."""
-
-    outputs: LabelledOutputs
-    models: Annotated[list[str], argument("MODELS", "Saved by 'trustsets calibrate': [NAME=]FILE.")]
-    alpha: Alpha = 0.1
-    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
-    group: Groups = None
-    metric: Annotated[list[str] | None, option("NAMES", _METRIC)] = None
-    level: Level = 0.95
-    seed: Seed = 0
-    label_column: LabelColumn = None
-
-    @cached_property
-    def paths(self) -> dict[str, Path]:
-        """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
-        from trustsets.errors import InputError
-
-        paths: dict[str, Path] = {}
-        for item in self.models:
-            name, equals, rest = item.partition("=")
-            path = Path(rest if equals else item)
-            name = name if equals else path.stem
-            if name in paths:
-                raise InputError(
-                    f"two models are called {name!r} ({paths[name]} and {path}); give one another "
-                    "name, as in NAME=FILE."
-                )
-            paths[name] = path
-        return paths
-
-
 @app.command()
 @expanded
 def evaluate(
-    context: typer.Context,
     output: Annotated[
         Path | None, option("FILE", "Write numbers as JSON.", "--output", "-o")
     ] = None,
     *,
     options: ComparisonOptions,
-    table: TableOptions,
 ) -> None:
     """Measure where sets keep their coverage and where they fail.
 
@@ -606,8 +613,9 @@ def evaluate(
     """
     from trustsets._storage import atomic_path
 
-    evaluations, *_ = _evaluated(options, table, output, ".json")
-    result = _plain(resolved(context), evaluations)
+    evaluations, *_ = _evaluated(options, output, ".json")
+    numbers = {name: item.to_dict() for name, item in evaluations.items()}
+    result = {"trustsets": __version__, "evaluations": numbers}
     if output is not None:
         with atomic_path(output) as temporary:
             temporary.write_text(json.dumps(result, indent=1) + "\n")
@@ -625,14 +633,9 @@ def evaluate(
 @app.command()
 @expanded
 def report(
-    context: typer.Context,
-    output: Page = Path("report.html"),
-    regions: Annotated[
-        bool, option(None, "Search for under-covered regions.", "--regions")
-    ] = False,
+    output: _Page = Path("report.html"),
     *,
     options: ComparisonOptions,
-    table: TableOptions,
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
@@ -645,64 +648,50 @@ def report(
 
       trustsets report test.npz standard.trustsets model.trustsets
     """
-    from trustsets.auditing import excess_risk, find_regions
     from trustsets.metrics import compare
     from trustsets.report import write_report
 
-    record = resolved(context)
-    evaluations, samples, predictors, sets = _evaluated(options, table, output, ".html")
-    searched = comparison = None
+    evaluations, samples, predictors, sets = _evaluated(options, output, ".html")
+    comparison = None
     with console.progress("Report", None):
         if len(predictors) > 1:
             comparison = compare(predictors, outputs=samples, alpha=options.alpha, equal_size=True)
-        if regions:
-            shared: dict[str, Any] = {"level": options.level, "seed": options.seed}
-            searched = {name: find_regions(one, samples, **shared) for name, one in sets.items()}
-            for name, item in evaluations.items():
-                risk = excess_risk(sets[name], samples, n_permutations=_PERMUTATIONS, **shared)
-                evaluations[name] = replace(item, more=risk.metrics)
         write_report(
             output,
             evaluations,
             predictors=predictors,
             outputs=samples,
             sets=sets,
-            regions=searched,
             comparison=comparison,
-            details={"Outputs": str(options.outputs), "Options": json.dumps(record)},
+            details={"Outputs": str(options.outputs)},
         )
+    numbers = {name: item.to_dict() for name, item in evaluations.items()}
     text = f"The report is in {output}; open it in a browser."
-    console.conclude(_plain(record, evaluations), text)
+    console.conclude({"evaluations": numbers}, text)
 
 
 def _evaluated(
-    options: ComparisonOptions, table: TableOptions, output: Path | None, suffix: str
+    options: ComparisonOptions, output: Path | None, suffix: str
 ) -> "tuple[dict[str, Evaluation], ModelOutputs, dict[str, Predictor], dict[str, PredictionSets]]":
     """Evaluations of all models; the labelled samples with trust, the models, and their sets."""
-    from trustsets.errors import InputError
-    from trustsets.files import check_output, open_for_model, read_training, split_names
+    from trustsets.files import check_output, open_for_model, split_names
     from trustsets.metrics import FrequencyBins
     from trustsets.metrics import evaluate as evaluate_sets
     from trustsets.predictors import load
-    from trustsets.trust import TrustScore
 
+    paths = _paths(options.models)
     if output is not None:
-        inputs = [options.outputs, *options.paths.values(), options.train]
-        check_output(output, (suffix,), inputs)
-    predictors = {name: load(path) for name, path in options.paths.items()}
+        check_output(output, (suffix,), [options.outputs, *paths.values()])
+    predictors = {name: load(path) for name, path in paths.items()}
     groups = list(options.group or ())
     for predictor in predictors.values():
         groups += predictor.needed_groups
-    columns = table.columns(options.label_column)
     for name, predictor in reversed(predictors.items()):
         # The class names and columns of the first model are those that are used.
-        path = options.paths[name]
-        source = open_for_model(options.outputs, predictor, path, groups=groups, columns=columns)
+        source = open_for_model(options.outputs, predictor, paths[name], groups=groups)
     samples = source.read_labelled("evaluation")
     trust = next((one.trust for one in predictors.values() if one.trust is not None), None)
-    if options.train is not None:
-        trust = TrustScore().fit(*read_training(options.train, samples.classes, source.table))
-    if options.train is not None or samples.features is not None:
+    if samples.features is not None:
         samples = samples.with_trust(trust)
     # Class frequencies in the calibration samples of the first model.
     counts = next(iter(predictors.values())).class_counts_
@@ -716,18 +705,27 @@ def _evaluated(
                     samples,
                     metrics=split_names(options.metric or ()) or None,
                     bins={"conf_frequency": FrequencyBins(counts)},
-                    level=options.level,
                 )
             except InputError as error:
-                path = options.paths[name]
-                raise InputError(f"{path} on {options.outputs}: {error}") from error
+                raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
             advance(1)
     return evaluations, samples, predictors, sets
 
 
-def _plain(record: dict[str, Any], evaluations: "dict[str, Evaluation]") -> dict[str, Any]:
-    """Options and evaluations as plain data for JSON."""
-    return record | {"evaluations": {name: item.to_dict() for name, item in evaluations.items()}}
+def _paths(models: Sequence[str]) -> dict[str, Path]:
+    """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
+    paths: dict[str, Path] = {}
+    for item in models:
+        name, equals, rest = item.partition("=")
+        path = Path(rest if equals else item)
+        name = name if equals else path.stem
+        if name in paths:
+            raise InputError(
+                f"two models are called {name!r} ({paths[name]} and {path}); give one another "
+                "name, as in NAME=FILE."
+            )
+        paths[name] = path
+    return paths
 
 
 def _print_evaluations(evaluations: "dict[str, Evaluation]") -> None:
@@ -761,14 +759,13 @@ def _print_evaluations(evaluations: "dict[str, Evaluation]") -> None:
 @app.command()
 @expanded
 def explore(
-    context: typer.Context,
     outputs: Annotated[Path | None, argument("OUTPUTS", "Labelled outputs; else the demo.")] = None,
     train: Annotated[Path | None, option("FILE", "Training features and labels.")] = None,
     images: Annotated[Path | None, option("FOLDER", "Images of the samples.")] = None,
     text: Annotated[str | None, option("NAME", "The array of the files that holds texts.")] = None,
-    classes: Classes = None,
-    group: Groups = None,
-    task: Task = TaskName.digits,
+    classes: _Classes = None,
+    group: _Groups = None,
+    task: _Task = _TaskName.digits,
     port: Annotated[int, option("N", "Where to listen; 0 takes a free port.", min=0)] = 0,
     browser: Annotated[bool, option(None, "Open the page.", "--browser/--no-browser")] = True,
 ) -> None:
@@ -802,7 +799,6 @@ def explore(
             )
     try:
         console.print_lines([explorer.url])
-        console.flush()
         console.say("The explorer is at this address, for this machine alone. Ctrl-C ends it.")
         explorer.wait()
     except KeyboardInterrupt:
@@ -813,8 +809,7 @@ def explore(
 @app.command()
 @expanded
 def monitor(
-    context: typer.Context,
-    model: Model,
+    model: _Model,
     outputs: Annotated[Path | None, argument("OUTPUTS", "New outputs.")] = None,
     *,
     state: Annotated[Path, option("FILE", "State of the monitor (.trustsets), made at first.")],
@@ -822,11 +817,6 @@ def monitor(
     reference: Annotated[Path | None, option("FILE", "What MODEL was calibrated on.")] = None,
     alpha: Annotated[float | None, option("SHARE", "Allowed miscoverage.")] = None,
     false_alarm: Annotated[float | None, option("SHARE", "Chance of a false alarm.")] = None,
-    batch: Annotated[str | None, option("NAME", "Name of the batch. Default: a digest.")] = None,
-    in_order: Annotated[bool, option(None, "Samples are in order of time.", "--in-order")] = False,
-    group: Groups = None,
-    label_column: LabelColumn = None,
-    table: TableOptions,
 ) -> None:
     """Watch coverage over time; exit code 3 means that there is an alarm.
 
@@ -841,34 +831,32 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
-    from trustsets.errors import InputError
-    from trustsets.files import check_output, content_digest, open_for_model, read_late_labels
+    from trustsets.files import (
+        check_output,
+        open_for_model,
+        read_late_labels,
+        remembered_columns,
+    )
     from trustsets.predictors import load
     from trustsets.resuming import locked
 
     if outputs is not None and labels is not None:
         raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")
     check_output(state, (_MODEL,), [model, outputs, labels, reference])
-    columns = table.columns(label_column)
+    asked = {"alpha": alpha, "false_alarm": false_alarm}
     # The state is replaced as a whole after the batch was taken, and it remembers the batch: a run
     # that was killed is repeated by the same command.
     with locked(state.absolute().parent / f".{state.name}.lock", state):
         predictor = load(model)
-        open_batch = partial(
-            open_for_model, predictor=predictor, model=model, groups=group or (), columns=columns
-        )
-        begun = None
-        if reference is not None and not state.exists():
-            begun = open_batch(reference).read_all()
-        watch = _open_monitor(state, predictor, begun, {"alpha": alpha, "false_alarm": false_alarm})
+        watch = _open_monitor(state, predictor, model, reference, asked)
         n_before = len(watch.batches)
-        if outputs is not None and (name := batch or content_digest(outputs)) not in watch.batches:
-            source = open_batch(outputs)
+        if outputs is not None and (batch := _content_digest(outputs)) not in watch.batches:
+            source = open_for_model(outputs, predictor, model)
             ids = source.ids["id"].read_names().tolist() if "id" in source.ids else None
-            watch.observe(source.read_all(), ids=ids, batch=name, in_order=in_order)
+            watch.observe(source.read_all(), ids=ids, batch=batch)
         if labels is not None:
-            ids, late = read_late_labels(labels, predictor.classes_, columns)
-            watch.label(ids, late, batch=batch or content_digest(labels), in_order=in_order)
+            ids, late = read_late_labels(labels, predictor.classes_, remembered_columns(model))
+            watch.label(ids, late, batch=_content_digest(labels))
         is_new = len(watch.batches) > n_before
         if is_new or not state.exists():
             watch.save(state)
@@ -876,26 +864,13 @@ def monitor(
     if (outputs or labels) and not is_new:
         console.say("This batch was counted before.")
     if console.settings.json:
-        console.print_json(resolved(context) | verdict.to_dict())
+        console.print_json(verdict.to_dict())
     else:
         headline, *rest = verdict.summary().splitlines()
         console.print_text(headline, "bold red" if verdict.alarm else "bold")
         for line in rest:
             console.print_text(line)
-        lowest = sorted(verdict.parts[1:], key=lambda row: row.upper)[:_MOST_ROWS]
-        rows = [
-            [
-                row.part,
-                f"{row.n:,}",
-                f"{row.coverage:.3f}",
-                f"{row.lower:.3f} to {row.upper:.3f}",
-                f"{row.size:.2f}",
-            ]
-            for row in (*verdict.parts[:1], *lowest)
-        ]
-        if rows:
-            console.print_text("")
-            console.print_table(["Part", "Labelled", "Coverage", "Interval", "Size"], rows)
+        _print_parts(verdict.parts)
     if verdict.alarm:
         raise typer.Exit(ALARM)
 
@@ -903,27 +878,56 @@ def monitor(
 def _open_monitor(
     state: Path,
     predictor: "Predictor",
-    reference: "ModelOutputs | None",
-    parameters: dict[str, float | None],
+    model: Path,
+    reference: Path | None,
+    asked: dict[str, float | None],
 ) -> "Monitor":
     """The monitor of a state, which is begun if there is none."""
-    from trustsets.errors import InputError
+    from trustsets.files import open_for_model
     from trustsets.monitor import Monitor
 
-    wanted: dict[str, Any] = {
-        name: value for name, value in parameters.items() if value is not None
-    }
+    chosen: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if not state.exists():
-        return Monitor(predictor, reference=reference, **wanted)
-    watch = Monitor.load(state, predictor)
-    for name, value in wanted.items():
-        begun_with = getattr(watch.verdict(), name)
-        if value != begun_with:
-            raise InputError(
-                f"{state}: it was begun with {name}={begun_with:g}; got {value:g}. Leave it out, "
-                "or begin a new state."
-            )
-    return watch
+        samples = None
+        if reference is not None:
+            samples = open_for_model(reference, predictor, model).read_all()
+        return Monitor(predictor, reference=samples, **chosen)
+    if chosen:
+        raise InputError(
+            f"{state}: alpha and false_alarm are those with which it was begun; leave them out, or "
+            "begin a new state."
+        )
+    return Monitor.load(state, predictor)
+
+
+def _print_parts(parts: Sequence[Any]) -> None:
+    """Coverage of all samples, and of the parts where it is lowest."""
+    lowest = sorted(parts[1:], key=lambda row: row.upper)[:_MOST_ROWS]
+    rows = [
+        [
+            row.part,
+            f"{row.n:,}",
+            f"{row.coverage:.3f}",
+            f"{row.lower:.3f} to {row.upper:.3f}",
+            f"{row.size:.2f}",
+        ]
+        for row in (*parts[:1], *lowest)
+    ]
+    if rows:
+        console.print_text("")
+        console.print_table(["Part", "Labelled", "Coverage", "Interval", "Size"], rows)
+
+
+def _content_digest(path: Path) -> str:
+    """SHA-256 of the content of a file, or of the names and contents of a folder's arrays."""
+    from trustsets.files import plain_file
+
+    whole = hashlib.sha256()
+    for file in sorted(path.glob("*.npy")) if path.is_dir() else [path]:
+        with plain_file(file).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        whole.update(f"{file.name if path.is_dir() else ''}:{digest}\n".encode(errors="replace"))
+    return whole.hexdigest()
 
 
 @app.command()
@@ -943,7 +947,6 @@ def verify(
 
       trustsets verify certificate.json
     """
-    from trustsets.errors import InputError
     from trustsets.verify import failing_conditions, read_certificate
 
     try:
@@ -980,14 +983,12 @@ def warmup() -> None:
     from trustsets.trust import TrustScore
 
     stop_announcing()
-    start, rng = time.perf_counter(), np.random.default_rng(0)
-    with console.progress("compiling", total=3) as advance:
+    start, features = time.perf_counter(), np.random.default_rng(0).random((60, 3))
+    with console.progress("compiling", None):
         warm_up()
-        advance(1)
         for kind in (np.float32, np.float64):
-            features, labels = rng.random((60, 3)).astype(kind), np.arange(60) % 3
-            TrustScore().fit(features, labels).score(features, labels)
-            advance(1)
+            labels = np.arange(60) % 3
+            TrustScore().fit(features.astype(kind), labels).score(features.astype(kind), labels)
     seconds = round(time.perf_counter() - start, 1)
     text = f"The numerical kernels are ready (after {seconds} s)."
     console.conclude({"seconds": seconds}, text)

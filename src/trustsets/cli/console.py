@@ -4,7 +4,6 @@ Output on a terminal has colour; piped output is plain text in whole lines. Name
 so control characters in them are written out and never reach the terminal.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trustsets._progress import Advance, progress_bar
+from trustsets.errors import InputError, TrustSetsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -151,32 +151,14 @@ def print_table(
 
 
 def _print(text: str) -> None:
-    """Print to stdout; an error of one line if it is closed or its reader has gone."""
-    from trustsets.errors import InputError
-
     if sys.stdout is None:
         raise InputError("standard output is closed, so the result cannot be printed there.")
     try:
-        print(text)
-    except BrokenPipeError as error:
-        _drop_stdout()
-        raise InputError("standard output was closed before all was printed.") from error
-
-
-def flush() -> None:
-    """Flush stdout while an error can still be reported."""
-    if sys.stdout is not None and not sys.stdout.closed:
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _drop_stdout()
-            raise
-
-
-def _drop_stdout() -> None:
-    """Keep Python from trying again, at its exit, to write what could not be written."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, flush=True)
+    except OSError as error:
+        # Python would try again, at its exit, to write what could not be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"standard output cannot be written: {error.strerror}.") from error
 
 
 def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
@@ -209,8 +191,6 @@ def plain_warnings() -> Iterator[None]:
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, files, and missing packages."""
-    from trustsets.errors import TrustSetsError
-
     if isinstance(error, ModuleNotFoundError):
         return not (error.name or "").startswith("trustsets")
     return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)

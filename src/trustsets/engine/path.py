@@ -810,10 +810,11 @@ def _member_crossing(
 @inner(inline="always")
 def _hide(block: int, first: int, last: int, row: int, state: PathState) -> None:
     """Make the residuals of members of a block infinite, so that the scan never chooses them."""
-    position, cache = state.position, state.cache
+    start = block * WIDTH
     for m in range(first, last):
-        if position[m] // WIDTH == block:
-            cache[row, position[m] % WIDTH] = np.inf
+        lane = state.position[m] - start
+        if 0 <= lane < WIDTH:
+            state.cache[row, lane] = np.inf
 
 
 @inner()

@@ -1,0 +1,1410 @@
+"""Model outputs and prediction sets in files and tables.
+
+`open_outputs` reads outputs by ranges of rows, `predict_file` maps a file to its prediction sets,
+and `predict_table` a table. `.npy` files and `.safetensors` are memory-mapped, Parquet is read in
+batches, and an array of an `.npz` file and a CSV file are read whole. Nothing is ever unpickled.
+
+Reading order: outputs and which array is what; labels and class names; prediction sets; and, at
+the end, arrays of files of each kind.
+"""
+
+import csv
+import json
+import math
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Literal, Self, final
+
+import numpy as np
+
+from trustsets import _storage as storage
+from trustsets._arrays import Array, group_column, is_missing
+from trustsets._checks import check_classes
+from trustsets._frames import class_names, flavour_of, frame_names, listed, match_columns, needed
+from trustsets._progress import progress_bar
+from trustsets._quantiles import check_alphas
+from trustsets._storage import StrPath
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor, load
+from trustsets.sets import PredictionSets
+from trustsets.status import Status
+
+__all__ = [
+    "Column",
+    "OutputsFile",
+    "PredictionSummary",
+    "check_output",
+    "open_columns",
+    "open_for_model",
+    "open_outputs",
+    "predict_file",
+    "predict_table",
+    "read_classes",
+    "read_late_labels",
+    "read_training",
+    "split_names",
+]
+
+# Number of a sample in its data set; random draws are keyed on it.
+_ROW = "row"
+_GROUP = "group_"
+_USUAL: dict[str, tuple[str, ...]] = {
+    "logits": ("logits",),
+    "probabilities": ("probabilities", "probs"),
+    "features": ("features", "embeddings"),
+    "labels": ("labels", "label", "targets"),
+    "classes": ("classes", "class_names"),
+    "trust": ("trust",),
+}
+# Columns of numbers that make a matrix without being asked for, in tables that lack it.
+_PREFIXES: dict[str, tuple[str, ...]] = {
+    "logits": ("logit_", "logits_"),
+    "probabilities": ("prob_", "proba_", "probability_"),
+    "features": ("feature_", "features_", "embedding_"),
+}
+_USUAL_COLUMNS: Mapping[str, str] = {}
+_KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
+# Bytes of the numbers of a block of rows.
+_BLOCK_BYTES = 64 << 20
+_LONGEST_NAME = 10_000
+_SUFFIXES = (".parquet", ".csv", ".jsonl")
+# What stands between the classes of a set in a cell of a CSV file.
+_SEPARATOR = "|"
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+# What zipfile and NumPy raise on damaged files.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error,
+    OSError, OverflowError, ValueError,
+)  # fmt: skip
+_ENCRYPTED = 1
+# Compression that real outputs never reach; constant arrays may, and zip bombs do.
+_LARGEST_RATIO = 500
+# An array smaller than this is no danger, however it is packed.
+_SMALL = 64 << 20
+_DELIMITERS = ",;\t|"
+# Integers as Python writes them; "007" is a name. Tools with missing values append ".0".
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+_ROUND = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0+)?")
+# Rows of a Parquet file that are decoded at a time.
+_BATCH_ROWS = 1 << 14
+# Rows in which the length of the lists of a column is looked for.
+_FIRST_ROWS = 100
+
+
+@final
+@dataclass(frozen=True)
+class OutputsFile:
+    """Outputs of a classifier for n samples, in a file; `open_outputs` makes it.
+
+    Attributes
+    ----------
+    path : Path
+        The file, for messages.
+    kind : {"logits", "probabilities"}
+        What `values` holds.
+    class_names, stored_classes : array of shape (K,), optional
+        Class names as asked for, or else as the file has them; and those of the file alone.
+    """
+
+    path: Path
+    kind: Literal["logits", "probabilities"]
+    values: "Column"
+    features: "Column | None"
+    labels: "Column | None"
+    trust: "Column | None"
+    groups: "Mapping[str, Column]"
+    ids: "Mapping[str, Column]"
+    class_names: Array | None
+    stored_classes: Array | None
+    row: "Column | None" = None
+
+    def __post_init__(self) -> None:
+        columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
+        for n_dimensions, parts in ((2, (self.values, self.features)), (1, columns)):
+            for column in parts:
+                if column is not None:
+                    _check_shape(column, n_dimensions, self.values)
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return self.values.shape[1]
+
+    def without_labels(self) -> Self:
+        """The same samples as if they had no labels."""
+        return replace(self, labels=None)
+
+    @cached_property
+    def classes(self) -> Array | None:
+        """Class names: as asked for, as in the file, or the distinct labels; None for 0 to K-1."""
+        names = self.class_names
+        if names is not None and names.shape != (self.n_classes,):
+            raise InputError(
+                f"{self.path}: array 'classes' has shape {names.shape}, and there are "
+                f"{self.n_classes} classes. Give one name for each column of the logits."
+            )
+        if names is not None or self.labels is None:
+            return names
+        # Decided by all labels of the file, so that a part of it has the names of the whole.
+        labels = _complete(self.labels, 0, len(self))
+        try:
+            names = check_classes(None, labels, self.n_classes)
+        except InputError as error:
+            is_position = labels.dtype.kind in "iub"
+            if is_position and (labels.min() < 0 or labels.max() >= self.n_classes):
+                return None  # a label that is no class is named, with its row, when it is read
+            raise InputError(
+                f"{self.path}: {error} A file has them in an array 'classes', or give --classes."
+            ) from error
+        return None if np.array_equal(names, np.arange(self.n_classes)) else names
+
+    def read(
+        self, start: int = 0, stop: int | None = None, *, features: bool = True
+    ) -> ModelOutputs:
+        """Samples `start` up to `stop`; their `rows` are their numbers in the file."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        fields: dict[str, Any] = {self.kind: _finite(self.values, start, stop)}
+        if features and self.features is not None:
+            fields["features"] = _finite(self.features, start, stop)
+        if self.trust is not None:
+            fields["trust"] = self.trust.read_numbers(start, stop)
+        names = self.classes
+        if self.labels is not None:
+            fields["labels"] = _read_labels(self.labels, names, start, stop)
+            names = np.arange(self.n_classes) if names is None else names
+        for name, column in self.groups.items():
+            values = column.read_names(start, stop)
+            groups = fields.setdefault("groups", {})
+            groups[name] = group_column(values, f"{self.path}: group {name!r}", stop - start)
+        # Rows of a table may be anywhere in a data set; those of a file are numbered by it.
+        rows = np.arange(start, stop)
+        if self.row is not None:
+            rows = self.row.read_names(start, stop)
+        try:
+            return ModelOutputs(**fields, classes=names, rows=rows)
+        except InputError as error:
+            # It counts the rows of this block, and the reader those of the file.
+            message = re.sub(
+                r"\brow (\d+)", lambda m: f"row {start + int(m[1])}", str(error), count=1
+            )
+            raise InputError(f"{self.path}: {message}") from error
+
+    def read_labelled(self, purpose: str) -> ModelOutputs:
+        """All samples, which must have labels and fit into memory."""
+        if self.labels is None:
+            raise InputError(
+                f"{self.path}: there is no array 'labels', and {purpose} needs the true classes. "
+                "Add them, or calibrate with the name of their column (--label-column)."
+            )
+        return self.read_all()
+
+    @property
+    def _width(self) -> int:
+        return self.n_classes + (0 if self.features is None else self.features.shape[1])
+
+    def read_all(self) -> ModelOutputs:
+        """All samples, which must fit into memory."""
+        # Once as they are, once in float64 for the scores, and the sets.
+        _check_memory(self.path, len(self) * (16 * self._width + self.n_classes))
+        return self.read()
+
+    def blocks(self, most_rows: int = 1 << 16) -> Iterator[tuple[int, int]]:
+        """Ranges of rows, in order, that are small enough to be worked on at a time."""
+        rows = max(1, min(most_rows, _BLOCK_BYTES // (8 * self._width)))
+        for start in range(0, len(self), rows):
+            yield start, min(start + rows, len(self))
+
+
+def open_outputs(
+    source: Any,
+    *,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    classes: Any = None,
+    columns: Mapping[str, str] = _USUAL_COLUMNS,
+    remembered: Mapping[str, str] = _USUAL_COLUMNS,
+) -> OutputsFile:
+    """Open outputs: `.npz`, `.parquet`, `.safetensors`, `.csv`, a folder of `.npy` files, a table.
+
+    Parameters
+    ----------
+    source : path, pyarrow.Table, or frame of pandas or polars
+        The arrays are ``logits`` (or ``probabilities``), ``features``, ``labels``, ``trust``,
+        group columns ``group_NAME``, and ``classes``, the names of the columns of the logits. A
+        table may have one column for each class instead, such as ``prob_cat``.
+    groups : sequence of str
+        Further arrays that are group columns.
+    ids : sequence of str
+        Arrays to copy to predictions; one called ``id`` always is.
+    classes : array of shape (K,), optional
+        Class names instead of those in the file. Integer labels are then positions in it.
+    columns : mapping, optional
+        Which columns of a table hold ``probabilities``, ``logits``, ``features`` and ``label``,
+        where their names do not say so: a list with commas, or a pattern with one ``*`` such as
+        ``p_*``; what ``*`` stands for names the classes.
+    remembered : mapping, optional
+        The same, used where the table has these columns.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/new.npz", logits=np.eye(3), labels=[0, 1, 2])
+    ...     source = open_outputs(f"{folder}/new.npz")
+    ...     len(source), source.read(1, 3)
+    (3, ModelOutputs(n=2, K=3, labels))
+    """
+    is_path = isinstance(source, str | os.PathLike)
+    with _naming(Path(source if is_path else "table")) as path:
+        arrays = open_columns(path) if is_path else _table_columns(source)
+        outputs = _resolve(path, arrays, groups, ids, classes, _chosen(columns, remembered, arrays))
+        return outputs if is_path else replace(outputs, row=arrays.get(_ROW))
+
+
+def _table_columns(table: Any) -> "dict[str, Column]":
+    arrays = _arrow_arrays(_ArrowTable(_arrow_table(table)))
+    return {name: Column("table", name, values) for name, values in arrays.items()}
+
+
+def _arrow_table(table: Any) -> Any:
+    """An Arrow table of a frame of pandas or polars, or the table itself."""
+    pa = needed("pyarrow", "an Arrow table")
+    flavour = flavour_of(table)
+    if flavour is None:
+        raise InputError(
+            "table must be a pyarrow Table or a frame of pandas or polars; got "
+            f"{type(table).__name__}."
+        )
+    frame_names(table, "table")
+    if flavour != "pandas":
+        return table.to_arrow() if flavour == "polars" else table
+    try:
+        return pa.Table.from_pandas(table, preserve_index=False)
+    except pa.ArrowException as error:
+        raise InputError(f"table cannot be read as an Arrow table ({error}).") from error
+
+
+# --- Which array is what -----------------------------------------------------------------------
+
+_Arrays = Mapping[str, "Column"]
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[Path]:
+    """Put the name of the file before errors that lack it."""
+    try:
+        yield path
+    except InputError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise InputError(f"{path}: {error}") from error
+
+
+def _chosen(
+    columns: Mapping[str, str], remembered: Mapping[str, str], arrays: _Arrays
+) -> dict[str, list[str]]:
+    """Columns by what they hold: those asked for, and those remembered that are there."""
+    chosen = {}
+    for kind, text in remembered.items():
+        names = split_names([text], arrays)
+        with suppress(InputError):
+            match_columns(list(arrays), names, kind)
+            chosen[kind] = names
+    return chosen | {kind: split_names([text], arrays) for kind, text in columns.items()}
+
+
+def _resolve(
+    path: Path,
+    arrays: _Arrays,
+    groups: Sequence[str],
+    ids: Sequence[str],
+    classes: Any,
+    columns: Mapping[str, Sequence[str]],
+) -> OutputsFile:
+    """Tell the arrays apart by their names."""
+    group_columns = {
+        name.removeprefix(_GROUP): column
+        for name, column in arrays.items()
+        if name.startswith(_GROUP) and name != _GROUP
+    }
+    for group in split_names(groups, arrays):
+        if group not in group_columns:
+            group_columns[group] = arrays[_required(arrays, group, "group column")]
+    copied = [_required(arrays, name, "column to copy") for name in split_names(ids, arrays)]
+    copied += ["id"] if "id" in arrays and "id" not in copied else []
+    label, features = _label_name(arrays, columns), _matrix(arrays, "features", columns)
+    stored = _usual(arrays, "classes")
+    stored_classes = None if stored is None else _read_class_names(arrays[stored])
+    names = stored_classes if classes is None else np.asarray(classes)
+    kind, values, column_classes = _values(arrays, columns, names)
+    stored_classes = stored_classes if column_classes is None else column_classes
+    trust = _usual(arrays, "trust")
+    return OutputsFile(
+        path=path,
+        kind=kind,
+        values=values,
+        features=features,
+        labels=None if label is None else arrays[label],
+        trust=None if trust is None else arrays[trust],
+        groups=group_columns,
+        ids={name: arrays[name] for name in copied},
+        class_names=stored_classes if names is None else names,
+        stored_classes=stored_classes,
+    )
+
+
+def _values(
+    arrays: _Arrays, columns: Mapping[str, Sequence[str]], classes: Array | None
+) -> "tuple[Literal['logits', 'probabilities'], Column, Array | None]":
+    """Whether there are logits or probabilities, their matrix, and class names of its columns.
+
+    Columns that were chosen come first; then arrays and columns with the usual names.
+    """
+    for kind in _KINDS:
+        if kind in columns:
+            parts = match_columns(list(arrays), columns[kind], kind)
+            return kind, *_class_columns(arrays, kind, parts, classes)
+    for kind in _KINDS:
+        if (name := _usual(arrays, kind)) is not None:
+            return kind, arrays[name], None
+    for kind in _KINDS:
+        if parts := _prefixed(arrays, kind):
+            return kind, *_class_columns(arrays, kind, parts, classes)
+    raise InputError(
+        f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
+        "Rename yours, or calibrate with the names of their columns "
+        "(--probability-columns 'p_*')."
+    )
+
+
+def _class_columns(
+    arrays: _Arrays, kind: str, parts: Mapping[str, str], classes: Array | None
+) -> "tuple[Column, Array | None]":
+    """The matrix of columns that are named by classes, in the order of `classes` if there are.
+
+    Columns that are listed one by one are in the order of the classes, whatever they are called.
+    """
+    columns = list(parts)
+    if classes is not None:
+        by_class = {part: name for name, part in parts.items()}
+        wanted = [str(name) for name in classes.tolist()]
+        if sorted(by_class) == sorted(wanted):
+            return stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
+        if columns == list(parts.values()):
+            return stacked(kind, [arrays[name] for name in columns]), None
+    return stacked(kind, [arrays[name] for name in columns]), class_names([*parts.values()])
+
+
+def _prefixed(arrays: _Arrays, kind: str) -> dict[str, str]:
+    """Columns with a usual prefix, each with the rest of its name."""
+    for prefix in _PREFIXES[kind]:
+        names = [name for name in arrays if name.startswith(prefix) and name != prefix]
+        if names:
+            return {name: name.removeprefix(prefix) for name in names}
+    return {}
+
+
+def _matrix(arrays: _Arrays, kind: str, columns: Mapping[str, Sequence[str]]) -> "Column | None":
+    """A matrix of this kind: as asked for, an array of its name, or columns as usual."""
+    if kind in columns:
+        names = list(match_columns(list(arrays), columns[kind], kind))
+    elif (usual := _usual(arrays, kind)) is not None:
+        return arrays[usual]
+    else:
+        names = list(_prefixed(arrays, kind))
+    return stacked(kind, [arrays[name] for name in names]) if names else None
+
+
+def _label_name(arrays: _Arrays, columns: Mapping[str, Sequence[str]]) -> str | None:
+    if "label" in columns:
+        return _required(arrays, ",".join(columns["label"]), "label column")
+    return _usual(arrays, "labels")
+
+
+def _usual(arrays: _Arrays, what: str) -> str | None:
+    return next((name for name in _USUAL[what] if name in arrays), None)
+
+
+def _required(arrays: _Arrays, name: str, what: str) -> str:
+    if name not in arrays:
+        raise InputError(f"there is no {what} {name!r}; there are {listed(sorted(arrays))}.")
+    return name
+
+
+def split_names(items: Sequence[str], names: Collection[str] = ()) -> list[str]:
+    """Names from a list in which a text may itself be a list with commas.
+
+    Examples
+    --------
+    >>> split_names(["sex,age", "a, b"], names=["a, b"])
+    ['sex', 'age', 'a, b']
+    """
+    lists = [[item] if item in names else item.split(",") for item in items]
+    return list(dict.fromkeys(part.strip() for parts in lists for part in parts if part.strip()))
+
+
+# --- Labels and class names --------------------------------------------------------------------
+
+
+def _check_shape(column: "Column", n_dimensions: int, values: "Column") -> None:
+    """Refuse an array of a wrong form, or of other samples than the logits."""
+    if len(column.shape) != n_dimensions or 0 in column.shape:
+        wanted = "two dimensions, a row" if n_dimensions == 2 else "shape (n,), one value"
+        raise column.error(
+            f"has shape {column.shape}; it must have {wanted} per sample, not empty."
+        )
+    if column.shape[0] != values.shape[0]:
+        raise column.error(
+            f"has {column.shape[0]} rows, and the {values.name} have {values.shape[0]}. Save the "
+            "same samples in all arrays."
+        )
+
+
+def _finite(column: "Column", start: int, stop: int) -> Array:
+    """Numbers of some rows; an error names the first that is none."""
+    values = column.read_numbers(start, stop)
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, number = np.argwhere(~finite)[0]
+        where = f"column {column.names[number]!r}" if column.names else f"column {number}"
+        raise column.error(
+            f"must be finite; row {start + row}, {where} holds {values[row, number]}. Drop or "
+            "repair such rows first."
+        )
+    return values
+
+
+def _complete(column: "Column", start: int, stop: int) -> Array:
+    """Labels of some rows, none of them missing."""
+    labels = column.read_names(start, stop)
+    if labels.dtype.kind in "iubUS":
+        return labels
+    missing = [is_missing(item) for item in labels.tolist()]
+    if any(missing):
+        row = start + missing.index(True)
+        raise column.error(f"has no value in row {row}. Leave samples without a label out.")
+    if labels.dtype.kind == "f":
+        raise column.error("must hold integers or texts; its type is float. Convert it.")
+    return labels
+
+
+def _read_labels(
+    column: "Column", classes: Array | None, start: int = 0, stop: int | None = None
+) -> Array:
+    """Labels as class names: integers are positions where no name is written as an integer."""
+    labels = _complete(column, start, column.shape[0] if stop is None else stop)
+    if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
+        return labels
+    if any(str(name).lstrip("-").isdecimal() for name in classes):
+        return labels.astype(str)
+    wrong = (labels < 0) | (labels >= classes.size)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise column.error(
+            f"must hold positions of the {classes.size} classes, 0 to {classes.size - 1}; row "
+            f"{start + row} holds {labels[row]}. Repair the labels, or the class names."
+        )
+    return np.asarray(classes[labels.astype(np.int64)])
+
+
+def _read_class_names(column: "Column") -> Array:
+    if len(column.shape) != 1:
+        raise column.error(f"has shape {column.shape}; it must be a list of names.")
+    names = column.read_names()
+    if names.dtype.kind != "O":
+        return names
+    longest = max((len(str(name)) for name in names), default=0)
+    if longest > _LONGEST_NAME:
+        raise column.error(f"has a name of {longest:,} characters. Shorten it.")
+    return np.array([str(name) for name in names])
+
+
+def read_classes(path: StrPath) -> Array:
+    """Class names from a text file with one a line, or from the array ``classes`` of a file."""
+    with _naming(Path(path)) as target:
+        if target.suffix.lower() != ".txt":
+            arrays = open_columns(target)
+            name = _usual(arrays, "classes") or _required(arrays, "classes", "array")
+            return _read_class_names(arrays[name])
+        try:
+            lines = plain_file(target).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"not a text file in UTF-8 ({error}).") from error
+    return np.array(lines) if lines else np.array([], dtype="U1")
+
+
+def read_late_labels(
+    path: StrPath, classes: Array, remembered: Mapping[str, str] = _USUAL_COLUMNS
+) -> tuple[Array, Array]:
+    """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
+    with _naming(Path(path)) as target:
+        arrays = open_columns(target)
+        label = _label_name(arrays, _chosen({}, remembered, arrays))
+        ids = arrays[_required(arrays, "id", "array")]
+        labels = arrays[label or _required(arrays, "labels", "array")]
+        for column in (ids, labels):
+            _check_shape(column, 1, ids)
+        return ids.read_names(), _read_labels(labels, classes)
+
+
+def read_training(
+    path: StrPath, classes: Array | None = None, remembered: Mapping[str, str] = _USUAL_COLUMNS
+) -> tuple[Array, Array]:
+    """Features and labels of training samples, for the trust score; logits are not needed.
+
+    Integer labels are positions in the array ``classes`` of the file if it has one, and else
+    in `classes`.
+    """
+    with _naming(Path(path)) as target:
+        arrays = open_columns(target)
+        columns = _chosen({}, remembered, arrays)
+        features = _matrix(arrays, "features", columns)
+        if features is None:
+            raise InputError(
+                "there is no array 'features', which the trust score needs of the training "
+                f"samples; there are {listed(sorted(arrays))}."
+            )
+        label = _label_name(arrays, columns) or _required(arrays, "labels", "array")
+        _check_shape(features, 2, features)
+        _check_shape(arrays[label], 1, features)
+        _check_memory(target, 16 * math.prod(features.shape))
+        if (name := _usual(arrays, "classes")) is not None:
+            classes = _read_class_names(arrays[name])
+        return _finite(features, 0, features.shape[0]), _read_labels(arrays[label], classes)
+
+
+# --- Prediction sets ---------------------------------------------------------------------------
+
+
+def check_output(
+    path: StrPath, suffixes: Sequence[str], inputs: Sequence[StrPath | None] = ()
+) -> Path:
+    """The path of an output: in a folder that exists, with a suffix, and none of the `inputs`."""
+    target = Path(path)
+    if target.suffix.lower() not in suffixes:
+        raise InputError(
+            f"{target}: the result is written as {', '.join(suffixes)}; got "
+            f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
+        )
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{target}: its folder does not exist; make it first.")
+    if target.is_dir():
+        raise InputError(f"{target}: this is a folder; give the name of a file.")
+    for source in inputs:
+        if source is not None and target.exists() and Path(source).exists():
+            if target.samefile(source) and not storage.is_stream(target):
+                raise InputError(
+                    f"{target}: it is the input {source} itself, which would be lost; give the "
+                    "result another name."
+                )
+    return target
+
+
+@final
+@dataclass
+class PredictionSummary:
+    """What the sets of a file are like: how many have each size, and each status by its word."""
+
+    n: int
+    n_classes: int
+    sizes: Counter[int] = field(default_factory=Counter)
+    status: Counter[str] = field(default_factory=Counter)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "n": self.n,
+            "n_classes": self.n_classes,
+            "mean_size": sum(size * count for size, count in self.sizes.items()) / self.n,
+            "empty": self.sizes[0],
+            "full": self.sizes[self.n_classes],
+            "status": dict(sorted(self.status.items())),
+        }
+
+    def sentences(self) -> list[str]:
+        """The summary in sentences."""
+        numbers = self.to_dict()
+        lines = [
+            f"{self.n:,} sets of {numbers['mean_size']:.2f} classes on average; "
+            f"{numbers['full']:,} hold all {self.n_classes:,} classes, "
+            f"{numbers['empty']:,} are empty."
+        ]
+        for status in Status:
+            count = self.status[status.name.lower()]
+            if count and status is not Status.EXACT:
+                lines.append(f"{count:,} of them: {status.sentence}.")
+        return lines
+
+
+def predict_file(
+    model: StrPath,
+    outputs: StrPath,
+    result: StrPath,
+    *,
+    alpha: float = 0.1,
+    max_size: int | None = None,
+    ids: Sequence[str] = (),
+    progress: bool | None = None,
+) -> PredictionSummary:
+    """Predict a set for every sample of a file, block by block; the result is whole or absent.
+
+    Parameters
+    ----------
+    model, outputs, result : path
+        Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`). In a CSV
+        file, the classes of a set stand in one cell with ``|`` between them.
+    alpha : float
+        Allowed miscoverage.
+    max_size : int, optional
+        Largest size of a set; the column ``alpha`` then says what each set guarantees.
+    ids : sequence of str
+        Arrays to copy to the result; one called ``id`` always is.
+    progress : bool, optional
+        Show a progress bar; by default on a terminal.
+    """
+    target = check_output(result, _SUFFIXES, [model, outputs])
+    check_alphas(alpha)
+    predictor: Predictor = load(model)
+    source = open_for_model(outputs, predictor, model, ids=ids).without_labels()
+    _check_copied(source)
+    summary = PredictionSummary(len(source), source.n_classes)
+
+    def blocks() -> Iterator[dict[str, Any]]:
+        title = "Prediction sets"
+        with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
+            for start, stop in source.blocks():
+                samples = source.read(start, stop, features=predictor.uses_features)
+                sets = predictor.predict_set(samples, float(alpha), max_size=max_size)
+                block: dict[str, Any] = {_ROW: list(range(start, stop))}
+                for name, column in source.ids.items():
+                    block[name] = column.read_names(start, stop).tolist()
+                block |= _set_columns(sets)
+                summary.sizes.update(block["size"])
+                summary.status.update(block["status"])
+                yield block
+                advance(stop - start)
+
+    _write_sets(target, blocks(), predictor.classes_)
+    return summary
+
+
+def predict_table(
+    predictor: Predictor,
+    table: Any,
+    alpha: float = 0.1,
+    *,
+    max_size: int | None = None,
+    ids: Sequence[str] = (),
+) -> Any:
+    """Prediction sets of a batch of samples: a table in, a table of the same kind out.
+
+    It is for engines that map batches: Ray, Spark's mapInArrow, Dask. A row of the result depends
+    on its own row of the input alone, whatever the batches; a batch may be empty.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    table : pyarrow.Table, or frame of pandas or polars
+        Columns as in `open_outputs`. Where sets are drawn at random, a column ``row`` must have
+        the number of the sample in the whole data set. Labels are not looked at.
+    alpha, max_size, ids
+        As in `predict_file`.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from trustsets import ModelOutputs, StandardConformal
+    >>> codes = np.arange(99) % 2
+    >>> calibration = ModelOutputs(logits=np.eye(2)[codes], labels=np.array(["a", "b"])[codes])
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> batch = pa.table({"id": ["x", "y"], "logits": [[3.0, 0.0], [0.0, 3.0]]})
+    >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
+    {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
+    """
+    pa = needed("pyarrow", "predict_table")
+    rows, classes = _arrow_table(table), predictor.classes_
+    types = {
+        "set": pa.list_(pa.array(classes.tolist()).type),
+        "size": pa.int32(),
+        "threshold": pa.float64(),
+        "status": pa.string(),
+        "alpha": pa.float64(),
+    }
+    if rows.num_rows:
+        groups = predictor.needed_groups
+        source = open_outputs(rows, groups=groups, ids=ids, classes=classes).without_labels()
+        _check_fits_predictor(source, predictor, "the predictor")
+        _check_copied(source)
+        if predictor.draws_at_random and source.row is None:
+            raise InputError(
+                f"table needs a column {_ROW!r} with the number of each sample: this predictor "
+                "draws at random, and the draws of a sample must not depend on its batch."
+            )
+        samples = source.read(features=predictor.uses_features)
+        added = _set_columns(predictor.predict_set(samples, float(alpha), max_size=max_size))
+        names = [*([_ROW] if source.row is not None else []), *source.ids]
+    else:
+        # Engines pass empty partitions; their results must have the columns of the others.
+        added = {name: [] for name in types}
+        names = [name for name in dict.fromkeys([_ROW, *ids, "id"]) if name in rows.column_names]
+    result = pa.table(
+        {name: rows.column(name) for name in names}
+        | {name: pa.array(values, types[name]) for name, values in added.items()}
+    )
+    match flavour_of(table):
+        case "pandas":
+            return result.to_pandas().set_index(table.index)
+        case "polars":
+            return needed("polars", "a frame").from_arrow(result)
+    return result
+
+
+def _set_columns(sets: PredictionSets) -> dict[str, list[Any]]:
+    """Columns of a result; the classes of a set come as in `PredictionSets`, likeliest first."""
+    alphas = np.broadcast_to(np.asarray(sets.alpha, dtype=float), len(sets))
+    columns = sets.to_columns() | {"alpha": alphas}
+    return {
+        name: values.tolist() if isinstance(values, np.ndarray) else values
+        for name, values in columns.items()
+    }
+
+
+def _check_copied(source: OutputsFile) -> None:
+    for name in source.ids:
+        if name in (_ROW, "set", "size", "threshold", "status", "alpha"):
+            raise InputError(
+                f"column {name!r} cannot be copied: the result has one of that name. Rename it."
+            )
+
+
+def open_for_model(
+    outputs: StrPath,
+    predictor: Predictor,
+    model: StrPath,
+    *,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+) -> OutputsFile:
+    """Open outputs that must fit a predictor, whose file is `model`.
+
+    Columns of a table are those of its calibration, where the table has them.
+    """
+    source = open_outputs(
+        outputs,
+        groups=[*groups, *predictor.needed_groups],
+        ids=ids,
+        classes=predictor.classes_,
+        remembered=remembered_columns(model),
+    )
+    _check_fits_predictor(source, predictor, str(model))
+    return source
+
+
+def remembered_columns(model: StrPath) -> dict[str, str]:
+    """The columns that a model was calibrated with, as they were named then."""
+    note = storage.read_note(model)
+    columns = note.get("columns") if isinstance(note, dict) else None
+    return {str(kind): str(text) for kind, text in (columns or {}).items()}
+
+
+def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) -> None:
+    """Refuse outputs of other classes, and those that lack what a predictor needs."""
+    if reason := predictor.batch_dependence:
+        raise InputError(f"{name}: {reason}.")
+    if source.n_classes != predictor.classes_.size:
+        raise InputError(
+            f"{source.path}: array {source.values.name!r} has {source.n_classes} classes, and "
+            f"{name} was calibrated with {predictor.classes_.size}. Use outputs of the same "
+            "classifier."
+        )
+    classes = source.stored_classes
+    if classes is not None and not np.array_equal(classes, predictor.classes_):
+        raise InputError(
+            f"{source.path}: it names other classes, or the same in another order, than {name} "
+            "was calibrated with. Use outputs of the same classifier."
+        )
+    needs_trust = predictor.trust is not None and predictor.uses_features
+    if needs_trust and source.trust is None and source.features is None:
+        raise InputError(
+            f"{source.path}: there is no array 'features', which {name} needs for its trust "
+            "score. Save the embeddings of the samples with their logits."
+        )
+
+
+def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Array) -> None:
+    """Write blocks of columns by name, end to end; the extension says how."""
+    suffix = target.suffix.lower()
+    barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
+    if suffix == ".csv" and barred is not None:
+        raise InputError(
+            f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
+            "a set in a CSV file. Write .jsonl or .parquet."
+        )
+    if suffix == ".parquet":
+        needed("pyarrow", f"{target}: a Parquet file")
+    with storage.atomic_path(target) as temporary:
+        if suffix == ".parquet":
+            _write_parquet(temporary, blocks)
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                write = _write_csv if suffix == ".csv" else _write_json
+                write(file, blocks)
+
+
+def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for block in blocks:
+            table = pa.table(dict(block))
+            if writer is None:
+                writer = pq.ParquetWriter(path, table.schema, compression="zstd")
+            writer.write_table(table.cast(writer.schema))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_csv(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
+    rows = csv.writer(file, lineterminator="\n")
+    for number, block in enumerate(blocks):
+        if number == 0:
+            rows.writerow([_no_formula(name) for name in block])
+        rows.writerows(zip(*(map(_cell, column) for column in block.values()), strict=True))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        value = _SEPARATOR.join(map(str, value))
+    return _no_formula(value) if isinstance(value, str) else value
+
+
+def _no_formula(text: str) -> str:
+    """Spreadsheets run text that starts like a formula; an apostrophe keeps it text."""
+    if not text.startswith(_FORMULA_STARTS):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def _write_json(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
+    """One line a row; JSON has no infinity: such a threshold is null, and the status says why."""
+    for block in blocks:
+        for row in zip(*block.values(), strict=True):
+            line = dict(zip(block, row, strict=True))
+            if not math.isfinite(line["threshold"]):
+                line["threshold"] = None
+            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+# --- Arrays of files ---------------------------------------------------------------------------
+
+
+def plain_file(path: StrPath) -> Path:
+    """The path of a regular file; reading a pipe or a device might never end."""
+    target = Path(path)
+    try:
+        mode = target.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{target}: there is no such file.") from None
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{target}: this is a folder; give the name of a file.")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{target}: this is a pipe or a device; save its content to a file first.")
+    return target
+
+
+def _check_memory(path: Path, need: int) -> None:
+    """Refuse arrays whose announced size in bytes does not fit into the free memory."""
+    try:
+        match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:  # not Linux: nothing is known, and Python says so when it happens
+        match = None
+    free = int(match[1]) << 10 if match else None
+    if free is not None and need > free:
+        raise InputError(
+            f"{path}: its arrays need {need / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
+            "GiB are free. Use fewer samples, float16 arrays or a larger machine."
+        )
+
+
+def open_columns(path: StrPath) -> "dict[str, Column]":
+    """Arrays of a file or folder by name; the extension says how to read it."""
+    target = Path(path)
+    if target.is_dir():
+        files = sorted(target.glob("*.npy"))
+        if not files:
+            raise InputError(
+                f"{target}: this folder holds no .npy files; save logits.npy, features.npy and "
+                "labels.npy there."
+            )
+        return {file.stem: Column(file, file.stem, _map_npy(file)) for file in files}
+    readers: dict[str, Callable[[Path], dict[str, Any]]] = {
+        ".npz": _read_npz,
+        ".parquet": _read_parquet,
+        ".safetensors": _read_tensors,
+        ".csv": _read_csv,
+    }
+    suffix = plain_file(target).suffix.lower()
+    if suffix not in readers:
+        raise InputError(
+            f"{target}: files of kind {suffix or 'unknown'!r} are not read; use "
+            f"{', '.join(readers)} or a folder of .npy files."
+        )
+    return {name: Column(target, name, values) for name, values in readers[suffix](target).items()}
+
+
+@final
+class Column:
+    """An array of a file, or columns of a table side by side, read by ranges of rows.
+
+    `values` has a shape and gives the rows of a slice. `source` names the file in messages, and
+    `names` the columns of a table that make a matrix.
+    """
+
+    def __init__(self, source: object, name: str, values: Any, names: Sequence[str] = ()) -> None:
+        self.source, self.name, self.values, self.names = source, name, values, names
+        self.shape: tuple[int, ...] = tuple(values.shape)
+
+    def read_numbers(self, start: int = 0, stop: int | None = None) -> Array:
+        """Rows of numbers from `start` up to `stop`; missing ones are NaN."""
+        values = self._rows(start, stop)
+        if values.dtype.kind == "O":
+            return self._parsed(values, start)
+        if values.dtype.kind not in "fiub":
+            raise self.error(f"must hold numbers; its type is {values.dtype}. Convert it.")
+        return values
+
+    def read_names(self, start: int = 0, stop: int | None = None) -> Array:
+        """Rows of integers or texts; missing ones are None or NaN."""
+        values = self._rows(start, stop)
+        if values.dtype.kind not in "fiubUSO":
+            raise self.error(
+                f"must hold integers or texts; its type is {values.dtype}. Convert it."
+            )
+        try:
+            if values.dtype.kind == "S":
+                return np.asarray(np.char.decode(values, "utf-8"))
+            if values.dtype.kind == "U":
+                # NumPy itself does not look at its code points.
+                values.astype(values.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
+        except UnicodeError as error:
+            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
+        return values
+
+    def _rows(self, start: int, stop: int | None) -> Array:
+        with _readable(f"{self.source}: array {self.name!r}", *_DAMAGE):
+            return np.array(self.values[start : self.shape[0] if stop is None else stop])
+
+    def _parsed(self, texts: Array, start: int) -> Array:
+        numbers = np.empty(len(texts))
+        for row, text in enumerate(texts.tolist()):
+            try:
+                # Python reads 1_000 as a number.
+                numbers[row] = float("" if text is None or "_" in text else text)
+            except ValueError:
+                hint = "Write numbers with a decimal point." if "," in (text or "") else ""
+                raise self.error(
+                    f"must hold numbers; row {start + row} "
+                    f"{f'holds {text!r}' if text else 'is empty'}. "
+                    f"{hint or 'Fill or drop such rows first.'}"
+                ) from None
+        return numbers
+
+    def error(self, what: str) -> InputError:
+        """An error about this array; `what` begins with a verb."""
+        return InputError(f"{self.source}: array {self.name!r} {what}")
+
+
+def stacked(name: str, columns: Sequence[Column]) -> Column:
+    """Several columns of one table as the columns of a matrix."""
+    names = [column.name for column in columns]
+    for column in columns:
+        if column.shape != columns[0].shape or len(column.shape) != 1:
+            raise column.error("must hold one number in each row.")
+    first = columns[0].values
+    if isinstance(first, _ArrowColumn):
+        return Column(columns[0].source, name, _ArrowColumn(first.table, names, len(names)), names)
+    parts = [column.read_numbers() for column in columns]
+    return Column(columns[0].source, name, _side_by_side(parts), names)
+
+
+def _side_by_side(columns: Sequence[Array]) -> Array:
+    """A matrix of the columns' type if they share a floating one, and else float64."""
+    types = {column.dtype for column in columns}
+    is_floating = len(types) == 1 and columns[0].dtype.kind == "f"
+    return np.column_stack(columns).astype(columns[0].dtype if is_floating else np.float64)
+
+
+@contextmanager
+def _readable(what: object, *errors: type[Exception]) -> Iterator[None]:
+    """Turn what a library raises on a damaged file into an error that names it."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, InputError, MemoryError):
+        raise
+    except errors as error:
+        raise InputError(
+            f"{what}: it cannot be read ({str(error) or 'it ends too early'}). It is truncated or "
+            "damaged; save it again."
+        ) from error
+
+
+def _read_header(stream: IO[bytes], size: int, what: str) -> tuple[tuple[int, ...], bool, Any]:
+    """Shape, order and dtype of an array of `size` bytes with its header.
+
+    Python objects, which would need pickle, are refused, and so are claims of more than there is.
+    """
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read(stream)
+    except Exception as error:  # NumPy passes on whatever Python's own parser raises
+        raise InputError(
+            f"{what} is no NumPy array, or a damaged one ({error}). Save it again."
+        ) from error
+    if dtype.hasobject:
+        raise InputError(
+            f"{what} holds Python objects, which only pickle could read, and pickle can run code. "
+            "Save it with a plain dtype, such as astype(str)."
+        )
+    claimed, present = math.prod(shape) * int(dtype.itemsize), size - stream.tell()
+    if claimed != present or min(shape, default=0) < 0 or dtype.itemsize == 0:
+        raise InputError(
+            f"{what} claims shape {shape} of {dtype}, {claimed:,} bytes, but the file holds "
+            f"{present:,}. It is truncated or damaged; save it again."
+        )
+    return shape, fortran, dtype
+
+
+def _map_npy(path: Path) -> Array:
+    """An `.npy` file, memory-mapped."""
+    with plain_file(path).open("rb") as stream:
+        what = f"{path}: array {path.stem!r}"
+        shape, fortran, dtype = _read_header(stream, path.stat().st_size, what)
+        offset = stream.tell()
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset, shape, order="F" if fortran else "C")
+
+
+def _read_npz(path: Path) -> "dict[str, _PackedArray]":
+    with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
+        items = [item for item in archive.infolist() if item.filename.endswith(".npy")]
+        return {
+            item.filename.removesuffix(".npy"): _PackedArray(path, archive, item) for item in items
+        }
+
+
+@final
+class _PackedArray:
+    """An array of an `.npz` file, read whole at first use, if its announced size fits in memory."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> None:
+        what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
+        # Other packings than those of NumPy unpack all they hold at once.
+        is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        if not is_usual or item.flag_bits & _ENCRYPTED:
+            raise InputError(
+                f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
+                "numpy.savez."
+            )
+        packed = min(item.compress_size, path.stat().st_size)
+        if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
+            raise InputError(
+                f"{what} announces {item.file_size / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, "
+                f"over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save "
+                "it with numpy.savez."
+            )
+        _check_memory(path, item.file_size)
+        with archive.open(item) as stream:
+            self.shape, _, _ = _read_header(stream, item.file_size, what)
+        self._path, self._member = path, item.filename
+
+    @cached_property
+    def _values(self) -> Array:
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
+            values: Array = np.lib.format.read_array(stream, allow_pickle=False)
+            # The checksum is compared when the end of a member is reached.
+            if stream.read(1):
+                raise ValueError("it goes on after its last number")
+        return values
+
+    def __getitem__(self, rows: slice) -> Array:
+        return self._values[rows]
+
+
+def _read_tensors(path: Path) -> "dict[str, _Tensor]":
+    from safetensors import SafetensorError, safe_open
+
+    with _readable(path, SafetensorError):
+        file: Any = safe_open(path, framework="numpy")
+        return {name: _Tensor(file.get_slice(name)) for name in file.keys()}
+
+
+@final
+class _Tensor:
+    """One tensor of a `.safetensors` file, memory-mapped."""
+
+    def __init__(self, view: Any) -> None:
+        self._view, self.shape = view, tuple(view.get_shape())
+
+    def __getitem__(self, rows: slice) -> Array:
+        try:
+            return np.asarray(self._view[rows])
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{self._view.get_dtype()} is a type that NumPy lacks") from error
+
+
+def _read_csv(path: Path) -> dict[str, Array]:
+    """Columns by name; those without a name, such as an index, are left out."""
+    names, rows = _csv_rows(path)
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: _cells(cells) for name, cells in columns if name}
+
+
+def _cells(cells: Sequence[str]) -> Array:
+    """Integers where all cells are, and else texts, None where they are missing."""
+    if all(map(_WHOLE.fullmatch, cells)):
+        return np.array(list(map(int, cells)), dtype=np.int64)
+    texts: Array = np.array([cell or None for cell in cells], dtype=object)
+    # A missing value among integers makes other tools write 3.0 for 3.
+    if all(text is None or _ROUND.fullmatch(text) for text in texts):
+        texts[:] = [None if text is None else text.partition(".")[0] for text in texts]
+    return texts
+
+
+def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns, and the cells of each row below them; blank lines do not count.
+
+    What separates the names in the first line separates the cells.
+    """
+    largest = csv.field_size_limit(2**31 - 1)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = next((line for line in file if line.strip()), "")
+            delimiter = max(_DELIMITERS, key=first.count)
+            file.seek(0)
+            lines = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+            names = [name.strip() for name in next((row for row in lines if row), [])]
+            rows: list[list[str]] = []
+            for row in lines:
+                if row and len(row) != len(names):
+                    raise InputError(
+                        f"{path}: row {len(rows)} (line {lines.line_num}) has {len(row)} cells, "
+                        f"and the first line names {len(names)} columns. Repair it, or put texts "
+                        f"that hold {delimiter!r} into quotes."
+                    )
+                rows += [row] if row else []
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path}: not a readable CSV file ({error}). Save it again, as UTF-8."
+        ) from error
+    finally:
+        csv.field_size_limit(largest)
+    if not any(names):
+        raise InputError(f"{path}: it is empty; its first line must name the columns.")
+    _check_distinct(path, [name for name in names if name])
+    if not rows:
+        raise InputError(f"{path}: it has the names of columns, but no rows.")
+    return names, rows
+
+
+def _check_distinct(source: object, names: Sequence[str]) -> None:
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{source}: two columns are called {twice!r}; rename one of them.")
+
+
+def _read_parquet(path: Path) -> "dict[str, _ArrowColumn]":
+    needed("pyarrow", f"{path}: a Parquet file")
+    return _arrow_arrays(_ArrowTable(path))
+
+
+def _arrow_arrays(table: "_ArrowTable") -> "dict[str, _ArrowColumn]":
+    _check_distinct(table.described, table.schema.names)
+    return {
+        field.name: _ArrowColumn(table, [field.name], _list_width(table, field))
+        for field in table.schema
+    }
+
+
+def _list_width(table: "_ArrowTable", field: Any) -> int:
+    """Numbers in a row of a column of lists; 0 for one that holds no lists."""
+    if not _is_list(field.type):
+        return 0
+    width = getattr(field.type, "list_size", -1)
+    if width < 0:
+        # All lists must be as long as the first, which is checked when they are read.
+        lists = table.read([field.name], 0, min(_FIRST_ROWS, table.n_rows)).column(0)
+        width = next((len(numbers) for numbers in lists.to_pylist() if numbers), 1)
+    return int(width)
+
+
+@final
+class _ArrowTable:
+    """Rows of a Parquet file, decoded in batches, or of an Arrow table.
+
+    It is cheap to go on where the last read ended; any other start begins at the first row. What
+    the footer of a file says of a chunk of a column is not asked for: where it is damaged, Arrow
+    ends the whole process.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.described = source if isinstance(source, Path) else "table"
+        # Where the batches of some columns go on, and these batches.
+        self._streams: dict[tuple[str, ...], tuple[int, Iterator[Any]]] = {}
+        if not isinstance(source, Path):
+            self.schema, self.n_rows = source.schema, source.num_rows
+            return
+        with self.readable(), self._open() as file:
+            self.schema, self.n_rows = file.schema_arrow, int(file.metadata.num_rows)
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        if sum(groups) != self.n_rows or min(groups, default=0) < 0:
+            raise InputError(f"{source}: its groups do not add up to its rows; write it again.")
+
+    def readable(self) -> AbstractContextManager[None]:
+        """A context that names the file where its content turns out to be damaged."""
+        import pyarrow as pa
+
+        raised = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
+        return _readable(self.described, *raised)
+
+    def _open(self) -> Any:
+        import pyarrow.parquet as pq
+
+        try:
+            str(self._source).encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{self._source}: the name holds bytes that are no text in UTF-8, and Arrow cannot "
+                "open such a file. Rename it."
+            ) from None
+        # Pages are read through a buffer instead of a whole row group at once.
+        return pq.ParquetFile(self._source, buffer_size=1 << 20, pre_buffer=False)
+
+    def _decoded(self, names: Sequence[str]) -> Iterator[Any]:
+        with self._open() as file:
+            yield from file.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False)
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> Any:
+        """Columns of the rows `start` up to `stop` as a table."""
+        import pyarrow as pa
+
+        if not isinstance(self._source, Path):
+            return self._source.select(list(names)).slice(start, stop - start)
+        key, pieces = tuple(names), []
+        position, batches = self._streams.pop(key, (0, None))
+        if batches is None or position > start:
+            position, batches = 0, self._decoded(names)
+        with self.readable():
+            while position < stop:
+                batch: Any = next(batches, None)
+                if batch is None:
+                    raise InputError(f"{self.described}: it ends after {position} rows.")
+                pieces.append(batch.slice(max(0, start - position), stop - max(start, position)))
+                if position + len(batch) > stop:
+                    batches = chain([batch.slice(stop - position)], batches)
+                position = min(stop, position + len(batch))
+            schema = pa.schema([self.schema.field(name) for name in names])
+            table = pa.Table.from_batches(pieces, pieces[0].schema if pieces else schema)
+        self._streams[key] = position, batches
+        return table
+
+
+@final
+class _ArrowColumn:
+    """Numbers or texts of a column, lists of numbers as rows, or the numbers of several columns."""
+
+    def __init__(self, table: _ArrowTable, names: Sequence[str], width: int) -> None:
+        self.table, self._names = table, list(names)
+        self.shape: tuple[int, ...] = (table.n_rows, width) if width else (table.n_rows,)
+
+    def __getitem__(self, rows: slice) -> Array:
+        with self.table.readable():
+            columns = self.table.read(self._names, rows.start, rows.stop).columns
+            kind = columns[0].type
+            if _is_list(kind):
+                return self._matrix(columns[0], rows.start)
+            if len(self.shape) == 2:
+                return _side_by_side(list(map(self._numbers, columns, self._names)))
+            if _is_text(kind):
+                texts: Array = np.empty(len(columns[0]), dtype=object)
+                texts[:] = columns[0].to_pylist()
+                return texts
+            return self._numbers(columns[0], self._names[0])
+
+    def _matrix(self, values: Any, start: int) -> Array:
+        """Lists of numbers as the rows of a matrix."""
+        import pyarrow.compute as pc
+
+        width = self.shape[1]
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+        if (lengths != width).any():
+            row = int(np.argmax(lengths != width))
+            raise InputError(
+                f"{self.table.described}: column {self._names[0]!r} must have lists of one length: "
+                f"row {start + row} has {lengths[row]} numbers, and the first row {width}. Fill or "
+                "drop such rows first."
+            )
+        numbers = self._numbers(pc.list_flatten(values), self._names[0])
+        return numbers.reshape(len(values), width)
+
+    def _numbers(self, values: Any, name: str) -> Array:
+        """Numbers of any Arrow type; missing ones are NaN."""
+        import pyarrow as pa
+        from pyarrow import types
+
+        kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+        checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+        if not any(check(kind) for check in checks):
+            raise InputError(
+                f"{self.table.described}: column {name!r} must hold numbers; it holds {kind}. "
+                "Convert it."
+            )
+        is_plain = kind == values.type and not types.is_decimal(kind)
+        if not is_plain or (types.is_boolean(kind) and values.null_count):
+            values = values.cast(pa.float64())
+        chunked = isinstance(values, pa.ChunkedArray)
+        return np.asarray(values.to_numpy() if chunked else values.to_numpy(zero_copy_only=False))
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type holds texts, or nothing at all, as a column without values does."""
+    from pyarrow import types
+
+    checks = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    return any(check(value) for check in checks)
