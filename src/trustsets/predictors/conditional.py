@@ -365,7 +365,7 @@ class ConditionalConformal(Predictor):
         return replace(self._functions, starts=self._problem.all_starts())
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
-        basis, problem = self.conditions_on, self._problem
+        basis, problem = self.state_.fitted.basis, self._problem
         if problem.uses_label:
             self._refuse_random_labels()
             candidates = candidate_rows(problem, basis, outputs)
@@ -378,7 +378,7 @@ class ConditionalConformal(Predictor):
         if not self.randomized:
             return problem.thresholds(phi, alphas)
         draws, ties = self._draws(outputs)
-        thresholds = problem.random_thresholds(phi, alphas, draws)
+        thresholds = problem.thresholds(phi, alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
 
     def _one_candidate_threshold(
