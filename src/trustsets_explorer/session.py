@@ -10,6 +10,7 @@ newer state has come.
 
 import json
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -49,9 +50,8 @@ Ints = NDArray[np.int64]
 Check = Callable[[], None]
 
 _MOST_SPLITS, _MOST_PREDICTORS, _MOST_STATES, _MOST_RANKED = 3, 6, 200, 4
-# Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
-# class has a threshold of its own.
-_STAGE, _CANDIDATE_STAGE = 1000, 250
+# Seconds of a stage, for which a newer question waits at most, and fewest and most test samples.
+_STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (100, 2500)
 # Nearest alphas of the slider whose outcomes are made while nobody asks.
 _PREPARED = 20
 # Strips of equal confidence that the test samples are gone through in.
@@ -225,18 +225,21 @@ class Session:
     def _make_outcome(self, state: State, index: int, check: Check) -> Outcome:
         split = self.split(state.seed)
         check()
-        predictor, n = self.predictor(state.settings[index], state.seed), len(split.positions)
-        basis = predictor.conditions_on
-        stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
-        codes = split.test.require_labels("the explorer")
+        self.predictor(state.settings[index], state.seed)
+        codes, n = split.test.require_labels("the explorer"), len(split.positions)
         covered, sizes, targets = np.empty(n, bool), np.empty(n, np.int64), []
-        for start in range(0, n, stage):
+        stop, stage = 0, _STAGE_SAMPLES[0]
+        while stop < n:
             check()
-            rows = split.order[start : start + stage]
+            began = time.perf_counter()
+            rows = split.order[stop : stop + stage]
+            stop += rows.size
             sets = self.sets(state, index, rows)
             covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
             sizes[rows] = sets.sizes
             targets += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
+            seconds = max(time.perf_counter() - began, 1e-6)
+            stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
         check()
         mean = float(np.concatenate(targets).mean()) if targets else None
         return Outcome(covered, sizes, mean)

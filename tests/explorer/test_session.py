@@ -38,8 +38,7 @@ def state_of(setting, alpha=0.12, seed=3):
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda own: f"{own.method}-{own.basis}")
 def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
-    monkeypatch.setattr(sessions, "_STAGE", 170)
-    monkeypatch.setattr(sessions, "_CANDIDATE_STAGE", 230)
+    monkeypatch.setattr(sessions, "_STAGE_SAMPLES", (70, 230))
     state = state_of(setting)
     calibration, test = data.outputs.split(0.5, seed=3)
     predictor = setting.build(data.trust).calibrate(calibration)
@@ -106,7 +105,7 @@ def test_parameters_that_do_not_matter_share_one_predictor(session):
 
 
 def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch):
-    monkeypatch.setattr(sessions, "_STAGE", 100)
+    monkeypatch.setattr(sessions, "_STAGE_SAMPLES", (100, 100))
     session, calls = Session(data.outputs, data.trust), []
 
     def check():

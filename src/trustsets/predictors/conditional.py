@@ -364,7 +364,7 @@ class ConditionalConformal(Predictor):
         return replace(self._functions, starts=self._problem.all_starts())
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
-        basis, problem = self.conditions_on, self._problem
+        basis, problem = self.state_.fitted.basis, self._problem
         if problem.uses_label:
             self._refuse_random_labels()
             candidates = candidate_rows(problem, basis, outputs)
@@ -374,10 +374,7 @@ class ConditionalConformal(Predictor):
             ]
             return Thresholds.nested(parts, alphas)
         draws, ties = self._draws(outputs)
-        phi = basis.design(outputs)
-        if draws is None:
-            return problem.thresholds(phi, alphas)
-        thresholds = problem.random_thresholds(phi, alphas, draws)
+        thresholds = problem.thresholds(basis.design(outputs), alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
 
     def _one_candidate_threshold(
