@@ -92,6 +92,7 @@ evidence: $(BENCH_READY)
 	$(BENCH)/bin/python -m pytest -q --override-ini=addopts= tests/benchmarks
 	$(BENCH)/bin/python benchmarks/coverage/evidence.py --memory $(if $(SOURCE),--source $(SOURCE)) $(if $(SETS),--sets $(SETS))
 	$(BENCH)/bin/python benchmarks/coverage/coverage_page.py
+	$(BENCH)/bin/python studies/headline_figure.py
 
 # The pages of docs/results, remade with the shipped default and stamped; DATA is a folder of saved
 # outputs for the pages that need one.

@@ -113,12 +113,10 @@ def _report(
     cache: StageCache, total: float, tables: list[tuple[str, str]], console: Console
 ) -> None:
     table = Table(title="Time by stage")
-    # Nothing is reused here, so these columns say nothing.
-    shown = [i for i, name in enumerate(TIME_HEADER) if name not in {"reused", "seconds saved"}]
-    for i in shown:
-        table.add_column(TIME_HEADER[i], justify="left" if i == 0 else "right")
+    for i, name in enumerate(TIME_HEADER):
+        table.add_column(name, justify="left" if i == 0 else "right")
     for row in time_rows(cache):
-        table.add_row(*(row[i] for i in shown))
+        table.add_row(*row)
     console.print(table)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(

@@ -8,8 +8,8 @@ try:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-except ImportError as error:
-    raise SystemExit(f"needs {error.name or error}: pip install transformers") from None
+except ImportError:
+    raise SystemExit("needs torch and transformers: pip install torch transformers") from None
 import numpy as np
 
 from trustsets import ConditionalConformal, TrustScore

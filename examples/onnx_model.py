@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
 outputs = extract_outputs(lambda x: session.run(["logits", "active"], {"pixels": x}), batches)
 trust = TrustScore().fit(outputs[:800].features, outputs[:800].labels)
 predictor = ConditionalConformal(trust=trust).calibrate(outputs[800:1300])
-sets = predictor.predict_set(outputs[1300:], alpha=0.02)
+sets = predictor.predict_set(outputs[1300:], alpha=0.05)
 print(
     f"{sets.covers(outputs[1300:].labels).mean():.3f} covered; true digit and set of some samples:"
 )

@@ -38,10 +38,10 @@ PAGES: dict[str, tuple[str, str, str]] = {
     ),
     "overview/README.md": (
         "trustsets paper overview cifar100 cifar100lt ham10000 --data {data} --bins code "
-        "--seeds 1-4 --variation-seeds 1-2 --group ham10000:sex --group ham10000:age_band "
+        "--seeds 1-4 --group ham10000:sex --group ham10000:age_band "
         "--group ham10000:site --output docs/results/overview --cache build/overview",
         "outputs of networks on CIFAR-100, long-tailed CIFAR-100 and HAM10000",
-        "1 to 4; 1 and 2 for the tables by trust samples and by calibration samples",
+        "1 to 4",
     ),
 }
 

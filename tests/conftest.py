@@ -48,7 +48,6 @@ SLOW = (
     "neighbours/test_neighbours.py::test_equals_the_definition[torch",
     "neighbours/test_neighbours.py::test_torch",
     "paper",
-    "predictors/test_conditional.py::test_levels_never_cross",
     "predictors/test_loading.py",
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
     "report/test_report_in_browser.py",

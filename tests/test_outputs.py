@@ -63,13 +63,9 @@ def test_stratified_split_keeps_shares():
     outputs = ModelOutputs(logits=np.zeros((1000, 3)), labels=labels)
     first, _ = outputs.split(0.3, seed=4, stratify=True)
     np.testing.assert_allclose(np.bincount(first.labels), [180, 90, 30], atol=1)
-
-
-def test_split_depends_on_the_seed_only():
-    outputs = ModelOutputs(logits=np.zeros((50, 2)))
-    same = [outputs.split(0.5, seed=3)[0].rows for _ in range(2)]
-    np.testing.assert_array_equal(*same)
-    assert not np.array_equal(same[0], outputs.split(0.5, seed=4)[0].rows)
+    # The seed alone decides.
+    np.testing.assert_array_equal(outputs.split(0.3, seed=4, stratify=True)[0].rows, first.rows)
+    assert not np.array_equal(outputs.split(0.3, seed=5, stratify=True)[0].rows, first.rows)
 
 
 def test_concat_undoes_a_split(make_outputs):
@@ -79,30 +75,14 @@ def test_concat_undoes_a_split(make_outputs):
     np.testing.assert_array_equal(back.logits, outputs.logits)
     np.testing.assert_array_equal(back.features, outputs.features)
     np.testing.assert_array_equal(back.groups["site"], outputs.groups["site"])
+    assert ModelOutputs.concat([outputs, outputs]).rows.tolist() == list(range(2 * len(outputs)))
 
 
-def test_concat_renumbers_rows_that_collide(make_outputs):
-    joined = ModelOutputs.concat([make_outputs(3), make_outputs(3)])
-    assert joined.rows.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    ("matrix", "vector"),
-    [
-        (np.asarray, np.asarray),
-        (pd.DataFrame, pd.Series),
-        (torch.tensor, torch.tensor),
-        (list, list),
-    ],
-)
-def test_any_array_comes_in(matrix, vector):
-    outputs = ModelOutputs(logits=matrix([[1.0, 2.0], [4.0, 3.0]]), labels=vector([1, 0]))
-    assert outputs.predicted.tolist() == [1, 0]
-
-
-def test_torch_gradients_and_bfloat16_come_in():
+def test_any_array_comes_in():
+    for matrix, vector in ((pd.DataFrame, pd.Series), (torch.tensor, torch.tensor), (list, list)):
+        outputs = ModelOutputs(logits=matrix([[1.0, 2.0], [4.0, 3.0]]), labels=vector([1, 0]))
+        assert outputs.predicted.tolist() == outputs.labels.tolist() == [1, 0]
     logits = torch.tensor([[1.0, 2.0]], requires_grad=True)
-    assert ModelOutputs(logits=logits).predicted.tolist() == [1]
     assert ModelOutputs(logits=logits.bfloat16()).predicted.tolist() == [1]
 
 
@@ -144,7 +124,6 @@ BAD = [
     ({"logits": [[0.0]], "probabilities": [[1.0]]}, "exactly one of logits and probabilities"),
     ({"logits": [1.0, 2.0]}, r"logits must have two dimensions.*\(2,\)"),
     ({"logits": np.zeros((0, 3))}, r"logits must not be empty; got shape \(0, 3\)"),
-    ({"logits": np.zeros((3, 0))}, "logits must not be empty"),
     ({"logits": [["a", "b"]]}, "logits must hold real numbers"),
     ({"logits": [[0.0, 1.0], [0.0, np.nan]]}, "row 1, column 1 holds nan"),
     ({"logits": [[0.0, -np.inf]]}, "must be finite"),
@@ -157,14 +136,12 @@ BAD = [
     ({**GOOD, "labels": [0, 1, 2][:2], "classes": [7, 8]}, "row 0 holds"),
     ({**GOOD, "labels": ["a", "a"]}, r"pass classes= in their order"),
     ({**GOOD, "labels": ["a", None]}, "labels must not hold missing values"),
-    ({**GOOD, "labels": pd.Series([0, None], dtype="Int64")}, "labels must not hold"),
     ({**GOOD, "labels": [0.0, np.nan]}, "labels must not hold NaN"),
     ({**GOOD, "labels": np.array(["a", 1], dtype=object)}, "mix types"),
     ({**GOOD, "classes": [1, 2, 3]}, "classes must name the 2 columns"),
     ({**GOOD, "classes": [1, 1]}, "classes must be distinct"),
     ({**GOOD, "groups": {"sex": ["f"]}}, r"groups\['sex'\] must have shape"),
     ({**GOOD, "rows": [0, -1]}, "rows must be non-negative"),
-    ({**GOOD, "rows": [0.5, 1.0]}, "rows must be non-negative"),
 ]
 
 
@@ -229,7 +206,7 @@ def test_one_sample_has_an_index():
     outputs = ModelOutputs(logits=np.eye(3), labels=[0, 1, 2], rows=[5, 6, 7])
     assert len(outputs[0]) == 1 and outputs[-1].rows.tolist() == [7]
     assert outputs[1:].rows.tolist() == [6, 7] and outputs[[2, 0]].rows.tolist() == [7, 5]
-    assert [each.rows[0] for each in outputs] == [5, 6, 7]
+    assert [sample.rows[0] for sample in outputs] == [5, 6, 7]
     with pytest.raises(IndexError, match="index 3 goes beyond the 3 samples"):
         outputs[3]
     with pytest.raises(InputError, match="ModelOutputs are no array"):

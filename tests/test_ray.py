@@ -60,13 +60,18 @@ def predictors():
     return {name: own.calibrate(outputs(800, seed=1)) for name, own in methods.items()}
 
 
-@pytest.mark.parametrize("name", ["standard", "random, trust"])
-@pytest.mark.parametrize("batch_rows", [33, 4096])
-def test_sets_are_those_of_one_process(name, batch_rows, predictors, table):
+@pytest.mark.parametrize(
+    ("name", "sets", "options"),
+    [
+        ("standard", {}, {"num_cpus": 2, "concurrency": 1}),
+        ("random, trust", {"max_size": 3}, {"batch_rows": 33}),
+    ],
+)
+def test_sets_are_those_of_one_process(name, sets, options, predictors, table):
     predictor = predictors[name]
     parts = [table.slice(0, 200), table.slice(200, 1), table.slice(201)]
-    asked = {"alpha": 0.2, "ids": ["name"]} | ({} if name == "standard" else {"max_size": 3})
-    found = predict_dataset(ray.data.from_arrow(parts), predictor, batch_rows=batch_rows, **asked)
+    asked = {"alpha": 0.2, "ids": ["name"]} | sets
+    found = predict_dataset(ray.data.from_arrow(parts), predictor, **asked, **options)
     found = pa.concat_tables(found.iter_batches(batch_format="pyarrow", batch_size=None))
     expected = predict_table(predictor, table, **asked)
     assert expected.column_names[:2] == ["row", "name"]
@@ -87,10 +92,8 @@ def test_the_lines_of_the_page_run(predictors, table, tmp_path):
     assert pq.read_table(tmp_path / "sets").num_rows == len(table)
 
 
-def test_options_of_ray_pass_through_and_mistakes_are_told_before_it_starts(predictors, table):
+def test_mistakes_are_told_before_it_starts(predictors, table):
     dataset = ray.data.from_arrow(table)
-    found = predict_dataset(dataset, predictors["standard"], num_cpus=2, concurrency=1)
-    assert found.count() == len(table)
     with pytest.raises(InputError, match="alpha"):
         predict_dataset(dataset, predictors["standard"], alpha=1.5)
     with pytest.raises(ValueError, match="calibrate"):

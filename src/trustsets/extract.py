@@ -37,8 +37,6 @@ def extract_outputs(
     loader: Iterable[Any],
     *,
     features: Any = None,
-    unpack: Callable[[Any], tuple[Any, Any]] | None = None,
-    device: Any = None,
     classes: Any = None,
     folder: StrPath | None = None,
     progress: bool | None = None,
@@ -49,8 +47,8 @@ def extract_outputs(
     ----------
     model : torch.nn.Module or function
         A module returns logits of shape (n, K), a mapping or object with ``logits``, or a tuple
-        that begins with them. It runs in evaluation mode without gradients, and is as before
-        afterwards. A function of the inputs returns logits or ``(logits, features)``.
+        that begins with them. It runs where it is, in evaluation mode without gradients, and is as
+        before afterwards. A function of the inputs returns logits or ``(logits, features)``.
     loader : iterable of batches
         A batch is ``(inputs, labels)``, inputs alone, or a mapping with labels under ``"labels"``,
         ``"targets"``, ``"y"`` or the like. A module gets a tuple as ``model(*inputs)`` and a
@@ -59,10 +57,6 @@ def extract_outputs(
         Features of a module: the output of a layer, which may be named, or a function of what the
         module returns. Default: the *input* of the classifier head, the last `torch.nn.Linear`
         executed with K outputs. False keeps none.
-    unpack : function, optional
-        Returns ``(inputs, labels)`` of a batch of another form; labels may be None.
-    device : str or torch.device, optional
-        Where to run a module; by default where it is.
     classes : sequence of length K, optional
         Class names. Labels that are integers are positions in it.
     folder : path, optional
@@ -98,12 +92,12 @@ def extract_outputs(
     if _is_module(model):
         model = model.module if hasattr(model, "device_ids") else model  # DataParallel
         layer = _find_layer(model, features)
-        running = _running(model, layer, device)
+        running = _running(model, layer)
         identity = "" if folder is None else _identity(model, layer)
-    elif not callable(model) or features is not None or device is not None:
+    elif not callable(model) or features is not None:
         raise InputError(
-            "model must be a torch.nn.Module, or a function without features= and device=, which "
-            f"returns logits or (logits, features) itself; got a {type(model).__name__}."
+            "model must be a torch.nn.Module, or a function without features=, which returns "
+            f"logits or (logits, features) itself; got a {type(model).__name__}."
         )
     else:
         running = nullcontext(model)
@@ -115,7 +109,7 @@ def extract_outputs(
         blocks: list[dict[str, Array]] = []
         widths: dict[str, int] = {}
         for number, batch in enumerate(loader):
-            inputs, truth = (unpack or _unpack)(batch)
+            inputs, truth = _unpack(batch)
             labels.append(_checked_labels(truth, _count(inputs)))
             if store is None or not store.has(number, inputs, labels[-1]):
                 block = _outputs(run, inputs, number)
@@ -186,7 +180,7 @@ def _unpack(batch: Any) -> tuple[Any, Any]:
     if len(batch) > 2:
         raise InputError(
             f"a batch has {len(batch)} items: {_described(batch)}. Say which are inputs and which "
-            "are labels, such as unpack=lambda batch: (batch[:-1], batch[-1])."
+            "are labels: [(batch[:-1], batch[-1]) for batch in loader]."
         )
     return batch[0], batch[1] if len(batch) == 2 else None
 
@@ -283,18 +277,17 @@ def _find_layer(model: Any, features: Any) -> Any:
 
 
 @contextmanager
-def _running(model: Any, layer: Any, device: Any) -> Iterator[Callable[[Any], Any]]:
-    """Evaluate a module on a device; modes, device and hooks are as before at the end."""
+def _running(model: Any, layer: Any) -> Iterator[Callable[[Any], Any]]:
+    """Evaluate a module; modes and hooks are as before at the end."""
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
     first = next(model.parameters(), torch.empty(0))
-    home, where = first.device, first.device if device is None else torch.device(device)
     hooks: list[Any] = []
     caught: list[Any] = []
 
     def forward(inputs: Any) -> Any:
-        arguments, named = _arguments(model, _tensors(inputs, where, first.dtype))
+        arguments, named = _arguments(model, _tensors(inputs, first.device, first.dtype))
         return model(*arguments, **named)
 
     def run(inputs: Any) -> tuple[Any, Any]:
@@ -322,16 +315,12 @@ def _running(model: Any, layer: Any, device: Any) -> Iterator[Callable[[Any], An
 
     try:
         model.eval()
-        if where != home:
-            model.to(where)
         if _is_module(layer):
             hooks.append(layer.register_forward_hook(catch_output))
         yield run
     finally:
         for hook in hooks:
             hook.remove()
-        if where != home:
-            model.to(home)
         for module, training in modes:
             module.training = training
 

@@ -26,6 +26,7 @@ __all__ = [
     "TopK",
 ]
 
+_NO_DRAWS = "a randomised score needs draws, one uniform number per sample."
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
 
@@ -55,10 +56,6 @@ class Score(ABC):
         """Whether the score needs one uniform draw per sample."""
         return False
 
-    def _require(self, draws: Floats | None) -> None:
-        if draws is None and self.randomized:
-            raise InputError("a randomised score needs draws, one uniform number per sample.")
-
     @abstractmethod
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
         """Scores of all labels of some samples, shape (n, K), from their probabilities."""
@@ -73,7 +70,8 @@ class Score(ABC):
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
         codes = outputs.require_labels("the score of the true labels")
-        self._require(draws)
+        if draws is None and self.randomized:
+            raise InputError(_NO_DRAWS)
         scores = np.empty(len(outputs))
 
         def fill(rows: slice) -> None:
@@ -94,7 +92,8 @@ class Score(ABC):
         >>> APS().matrix(outputs)
         array([[0.5 , 0.  , 0.75]])
         """
-        self._require(draws)
+        if draws is None and self.randomized:
+            raise InputError(_NO_DRAWS)
         if outputs.is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
         scores = np.empty((len(outputs), outputs.n_classes))
@@ -121,9 +120,8 @@ class Softmax(Score):
 
     Examples
     --------
-    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[0])
-    >>> Softmax().of_labels(outputs)
-    array([0.25])
+    >>> Softmax().matrix(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    array([[0.25, 0.75]])
     """
 
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
@@ -432,8 +430,7 @@ class MarginScore(RankScore):
 
     Examples
     --------
-    >>> outputs = ModelOutputs(probabilities=[[0.625, 0.25, 0.125]])
-    >>> MarginScore().matrix(outputs)
+    >>> MarginScore().matrix(ModelOutputs(probabilities=[[0.625, 0.25, 0.125]]))
     array([[-0.375,  0.375,  0.5  ]])
     """
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -104,6 +105,13 @@ class Thresholds:
             return cls(parts[0].values[..., None], parts[0].status[..., None])
         values = np.stack([part.values for part in parts], axis=-1)
         status = np.stack([part.status for part in parts], axis=-1)
-        order = np.argsort(alphas)[::-1]
+        order, finite = np.argsort(alphas)[::-1], np.isfinite(values)
         values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
+        raised = finite & np.isinf(values)
+        if raised.any():
+            # The reason is that of the larger alpha.
+            raised = np.asarray(raised.any(axis=1)) if raised.ndim == 3 else raised
+            for larger, smaller in pairwise(order):
+                rows = raised[:, smaller]
+                status[rows, smaller] = status[rows, larger]
         return cls(values, status)

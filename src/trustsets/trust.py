@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, to_numpy
-from trustsets._blocks import BLOCK_BYTES, row_numbers
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._storage import require, require_increasing, require_numbers, storable
@@ -297,7 +296,7 @@ class TrustScore(Estimator):
 def _as_matrix(value: Any) -> tuple[FloatArray, Floats]:
     """Check a matrix of features, and return it with the squared norm of each row."""
     try:
-        matrix = to_numpy(value, "features")
+        matrix = value if type(value) is np.ndarray else to_numpy(value, "features")
         if matrix.dtype not in (np.float16, np.float32):
             matrix = matrix.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -321,21 +320,18 @@ def _as_matrix(value: Any) -> tuple[FloatArray, Floats]:
 
 def row_squares(features: FloatArray) -> Floats:
     """Squared norm of each row, summed along the row alone: it does not depend on the batch."""
-
-    def square(rows: slice) -> Floats:
-        wide = features[rows].astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares: Floats = np.einsum("ij,ij->i", wide, wide)
-        return squares
-
-    if 8 * features.size <= BLOCK_BYTES:
-        return square(slice(None))
-    return row_numbers(square, *features.shape)
+    squares = np.empty(len(features))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(features), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            wide = features[block].astype(np.float64)
+            np.einsum("ij,ij->i", wide, wide, out=squares[block])
+    return squares
 
 
 def _as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
     """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
-    labels = to_numpy(value, name)
+    labels = value if type(value) is np.ndarray else to_numpy(value, name)
     if labels.dtype == object:
         text = all(isinstance(label, str) for label in labels.ravel())
         labels = labels.astype(str) if text else np.asarray(labels.tolist())

@@ -56,20 +56,26 @@ class Explorer:
         app = web.make_app(session, gallery, self._token, self.port, names)
         config = uvicorn.Config(
             app, http=web.LimitedProtocol, backlog=web.BACKLOG, timeout_keep_alive=5,
-            log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+            log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = server = uvicorn.Server(config)
         self._remove_page: Callable[[], object] = lambda: None
 
-        async def serve(sockets: list[socket.socket]) -> None:
-            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
-            await server.serve(sockets=sockets)
+        # Not `Thread.join`: interrupted by Ctrl-C, it takes the running thread for a stopped one.
+        self._ended = threading.Event()
 
-        self._thread = threading.Thread(
-            target=lambda sockets: asyncio.run(serve(sockets)), args=([self._socket],), daemon=True
-        )
-        self._thread.start()
+        async def serve() -> None:
+            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
+            await server.serve(sockets=[self._socket])
+
+        def run() -> None:
+            try:
+                asyncio.run(serve())
+            finally:
+                self._ended.set()
+
+        threading.Thread(target=run, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -77,13 +83,10 @@ class Explorer:
         return f"http://{_LOCAL}:{self.port}/?token={self._token}"
 
     def open_browser(self) -> None:
-        """Open the page in the browser.
-
-        The browser gets the name of a private file that leads to the page: every user of the
-        machine can read the arguments of a process, and the address has the token.
-        """
+        """Open the page in the browser."""
         self._remove_page()
-        # Readable by its owner only; removed at the end, or when Python ends.
+        # Every user of the machine can read the arguments of a process, and the address has the
+        # token: the browser gets a file that only its owner can read, and that leads to the page.
         handle, name = tempfile.mkstemp(prefix="trustsets-", suffix=".html")
         self._remove_page = weakref.finalize(self._server, Path(name).unlink, missing_ok=True)
         url = html.escape(self.url, quote=True)
@@ -97,12 +100,13 @@ class Explorer:
 
     def wait(self) -> None:
         """Return when the server has ended."""
-        self._thread.join()
+        self._ended.wait()
 
     def stop(self) -> None:
-        """End the server."""
+        """End the server, and the work under way at its next stage."""
+        self.session.is_closed.set()
         self._server.should_exit = True
-        self._thread.join(_PATIENCE)
+        self._ended.wait(_PATIENCE)
         self._socket.close()
         self._remove_page()
 
@@ -140,7 +144,7 @@ def explore(
     Parameters
     ----------
     outputs : ModelOutputs
-        Held-out samples with labels. The page splits them into calibration and test samples.
+        Held-out samples with labels; `share` of them calibrate, and the others are tested.
     trust : TrustScore, or array of shape (n,), optional
         Fitted trust score, or its values. By default one is fitted on `train`.
     train : ModelOutputs, or features and labels, optional
@@ -150,11 +154,8 @@ def explore(
     image_names : sequence of str, optional
         File of each sample within the folder; by default all files in the order of their names.
     texts, train_texts : sequence of str, optional
-        Text of each held-out and of each training sample.
     train_images : sequence of str or array, optional
-        Images of the training samples: files within the same folder, or arrays.
-    share : float
-        Share of the samples that is for calibration.
+        Files within the same folder, or arrays.
     port : int
         Where to listen, on this machine only; 0 takes a free port.
     browser : bool
@@ -227,7 +228,6 @@ def _present(**parts: Any) -> dict[str, Any]:
 
 
 def _image_files(folder: Path, names: Sequence[str] | None, n: int) -> Sequence[str]:
-    """Names of the image files of n samples within a folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder of images.")
     if names is None:
@@ -277,7 +277,7 @@ def explore_files(
 
 
 def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = True) -> Explorer:
-    """Explore the data of one of the demo's tasks."""
+    """Explore a task of the demo."""
     task = load(name, seed)
     outputs = ModelOutputs.concat([task.calibration, task.test])
     images = None if task.images is None else task.images[outputs.rows]
@@ -304,7 +304,6 @@ def _texts(path: StrPath, name: str) -> list[str]:
 
 
 def _image_names(path: StrPath) -> list[str] | None:
-    """Names of the image files, from the first column that may hold them."""
     columns = open_columns(path)
     name = next((name for name in _IMAGE_COLUMNS if name in columns), None)
     return None if name is None else _texts(path, name)

@@ -40,9 +40,8 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 class Gallery:
     """Images and texts of samples, by part (``held_out`` or ``train``) and row.
 
-    `train` has features and labels of the training samples, among which the nearest are looked for.
-    `images` are names of files within `folder`, outside which nothing is ever read, or arrays where
-    there is no folder.
+    `train` are features and labels. `images` are names of files within `folder`, outside which
+    nothing is ever read, or arrays where there is no folder.
     """
 
     train: tuple[Array, Array] | None = None
@@ -204,7 +203,6 @@ def describe(
 
 
 def _threshold(sets: PredictionSets, sample: ModelOutputs) -> float | None:
-    """The threshold of the sample, or of its label where each class has its own."""
     threshold = sets.thresholds[0]
     if np.ndim(threshold):
         threshold = threshold[sample.require_labels("the threshold")[0]]
@@ -212,7 +210,6 @@ def _threshold(sets: PredictionSets, sample: ModelOutputs) -> float | None:
 
 
 def _why(session: Session, state: State, index: int, row: int) -> str:
-    """The explanation in words, or why there is none."""
     split, setting = session.split(state.seed), state.settings[index].used
     if setting.max_size is not None:
         return "Sets of limited size have no explanation; leave the size limit out for one."
@@ -252,7 +249,7 @@ def _neighbours(session: Session, gallery: Gallery, sample: ModelOutputs) -> lis
 
 
 def texts_of(values: Array) -> list[str]:
-    """Class names as texts."""
+    """Names as texts."""
     return [str(value) for value in values.tolist()]
 
 

@@ -1,11 +1,10 @@
 """The only file that speaks HTTP: who may ask, how much, and what comes back.
 
 Everybody on this machine can reach a local port, and every page in a browser can send requests to
-it. So a request needs the token of the address (constant time, in the query or the cookie that the
-page sets), the right Host (against rebinding of names), and the right Origin. Bodies are small JSON
-objects with exactly the expected names. What breaks a rule is answered by a status of 400 to 415
-and one sentence. Connections, their silence, decoders of images and lines of the log are limited,
-so that nobody without the token can keep the owner out or fill memory or disk.
+it. So a request needs the token of the address (in the query or the cookie that the page sets), the
+right Host (against rebinding of names) and the right Origin; bodies are small JSON objects with
+exactly the expected names. Connections, their silence, decoders of images and lines of the log are
+limited, so that nobody without the token can keep the owner out or fill memory or disk.
 """
 
 import asyncio
@@ -75,7 +74,7 @@ _FILES = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 
 
 class _RateLimit(logging.Filter):
-    """Passes the first records of each period, so that failures in a row do not fill a disk."""
+    """Passes the first records of each period."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,21 +101,20 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 class LimitedProtocol(H11Protocol):
     """A connection that must send its request in time, and gives way when there are too many.
 
-    Any user of the machine can open connections. Each silent or unfinished one holds an open file,
-    of which a process has few; uvicorn itself waits for the first request without an end.
+    Each one holds an open file, of which a process has few; uvicorn waits without an end.
     """
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room if need be, and start the clock."""
+        """Make room, and start the clock."""
         if len(self.connections) >= _MOST_CONNECTIONS:
             self._drop_oldest()
         super().connection_made(transport)
         self._limit_wait()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what came, and stop the clock if it completes a request."""
+        """Stop the clock if a request is complete."""
         super().data_received(data)
         self._limit_wait()
 
@@ -126,7 +124,6 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _is_waiting(self) -> bool:
-        """Whether the next move is the client's."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _limit_wait(self) -> None:
@@ -164,10 +161,10 @@ class LimitedProtocol(H11Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """What all requests share: the data, the newest question of each page, and one worker.
+    """What all requests share.
 
-    One thread computes, so that predictors need no locks. A second one does what nobody waits for,
-    and a third decodes images, one at a time, because one may take 200 MB.
+    One thread computes, so that predictors need no locks; a second one does what nobody waits for;
+    a third decodes images, one at a time, because one may take 200 MB.
     """
 
     session: Session
@@ -181,13 +178,14 @@ class _Shared:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, lanes: tuple[str, ...], generation: int) -> None:
-        """Raise `Superseded` if a page has asked something newer in one of the lanes."""
+        """Raise `Superseded` if a page has asked something newer, or the explorer ends."""
         with self.lock:
-            if any(self.newest.get(lane, 0) > generation for lane in lanes):
-                raise Superseded
+            newer = any(self.newest.get(lane, 0) > generation for lane in lanes)
+        if newer or self.session.is_closed.is_set():
+            raise Superseded
 
     def image(self, part: str, row: int) -> bytes | None:
-        """A small image of a sample, decoded once; runs on the decoder only."""
+        """A small image of a sample, decoded once."""
         return self.images.get_or_make((part, row), lambda: self.gallery.image(part, row))
 
     def note(self, lane: str, generation: int) -> None:
@@ -220,10 +218,7 @@ class Query:
 def make_app(
     session: Session, gallery: Gallery, token: str, port: int, names: dict[str, str]
 ) -> ASGIApp:
-    """The application that answers on this port to those who know the token.
-
-    `names` are the files that the data came from, for the code that a reader copies.
-    """
+    """The application; `names` are the files that the data came from, for copied code."""
     shared = _Shared(session, gallery, names)
     routes = [
         Route("/", partial(_file, "explorer.html"), methods=["GET"]),
@@ -243,7 +238,7 @@ def make_app(
 
 @final
 class _Guard:
-    """Refuses who may not ask, limits bodies, and adds the headers that keep the page to itself."""
+    """Refuses who may not ask, and adds the headers that keep the page to itself."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token, self._cookie = app, token.encode(), f"trustsets-{port}"
@@ -308,7 +303,6 @@ async def _file(name: str, request: Request) -> Response:
 
 
 async def _sheet(name: str, request: Request) -> Response:
-    """A style sheet of the report, which has the colours of both."""
     return Response(str(page_styles()[name]), media_type="text/css")
 
 
@@ -324,7 +318,6 @@ async def _image(shared: _Shared, request: Request) -> Response:
 
 
 async def _start(shared: _Shared, request: Request) -> Response:
-    """What the page needs once: the parameters, the first state, and facts of the data."""
     session = shared.session
     return JSONResponse(
         {
@@ -337,7 +330,6 @@ async def _start(shared: _Shared, request: Request) -> Response:
 
 
 async def _act(shared: _Shared, request: Request) -> Response:
-    """Run one of the actions on the worker."""
     action = request.path_params["action"]
     if action not in _ACTIONS:
         return _refused("there is no such request.", 404)
@@ -366,14 +358,9 @@ def _prepare(shared: _Shared, query: Query) -> None:
         while time.monotonic() < end:
             query.check()
             time.sleep(_IDLE / 20)
-        session, coming = shared.session, list[State]()
-        for index in range(len(query.state.settings)):
-            query.check()
-            coming = session.prepare_alphas(query.state, index)
-        for state in coming:
-            for index in range(len(state.settings)):
-                # On the worker, where a newer question ends it after the stage it is in.
-                shared.worker.submit(session.outcome, state, index, query.check).result()
+        for state in shared.session.prepare_alphas(query.state, query.check):
+            # On the worker, where a newer question ends it after the stage it is in.
+            shared.worker.submit(answer, shared.session, state, query.check).result()
     except (Superseded, RuntimeError):
         return  # something newer has come, or the program ends and takes no more work
     except Exception:
@@ -397,10 +384,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _read(body: bytes, shared: _Shared, action: str) -> Query:
-    """Check what was sent: a client, a generation, a state and up to four small values.
-
-    Everything gives way to a newer question of its kind, and all but previews to a newer answer.
-    """
+    """Check what was sent; all gives way to a newer question of its kind, or a newer answer."""
     try:
         data = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -444,14 +428,14 @@ _ACTIONS = (
 
 
 def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
-    """Plain data for one of the actions, or a file."""
+    """Plain data for one of the actions, or a response."""
     query.check()
     session, state, index, check = shared.session, query.state, query.index, query.check
     match query.action:
         case "answer":
-            return answer(session, state, check)
+            return Response(answer(session, state, check), media_type="application/json")
         case "preview":
-            return preview(session, state, check)
+            return Response(preview(session, state, check), media_type="application/json")
         case "list":
             return samples.list_cell(session, state, index, query.table, query.bin, check)
         case "p-values":

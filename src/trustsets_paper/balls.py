@@ -1,9 +1,7 @@
 """Local coverage: CovGap over Euclidean balls in feature space (the paper's appendix B.4).
 
-The paper asks for balls of radius r around 100 random test samples, each with at least 10
-neighbours. The authors' code grows the radius of a ball from r by factors of 1.1 until it holds 10
-others; the centre does not count. Small radii then describe the nearest neighbours, however far
-they are.
+The paper asks for balls of radius r around 100 random test samples, with at least 10 neighbours.
+The authors' code grows a ball from r by factors of 1.1 until it holds 10 others.
 """
 
 from dataclasses import dataclass
@@ -19,11 +17,10 @@ from trustsets_paper import Array, Bools, Floats, Ints
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 
-# Pairs whose distance is computed at once.
-_PAIRS_AT_ONCE = 1000
-# Centres whose distances are in memory at once: enough for matrix products to run at full speed,
-# and 25 MB for 25,000 samples.
+# Centres whose distances are in memory at once: 25 MB for 25,000 samples.
 _CENTRES_AT_ONCE = 256
+# Random pairs behind the radii, and the quantile of their distances that is the largest radius.
+_PAIRS, _LARGEST = 10_000, 0.9
 _GROWTH = 1.1
 # More steps than between any two distances in double precision; a radius of 0 never grows.
 _MOST_GROWTHS = 16_000
@@ -37,18 +34,16 @@ class Balls:
     Parameters
     ----------
     n_radii : int
-        Radii are evenly spaced between the smallest and the `largest` quantile of the
-        distances of `n_pairs` random pairs.
+        Radii are evenly spaced between the smallest distance of 10,000 random pairs and the 90th
+        percentile.
     n_centres, n_trials : int
         Balls per trial, and trials.
     redraw : bool
-        Draw new centres for every radius, as the authors do. With the same centres for all radii
-        (default), differences between radii are not due to the draw.
+        Draw new centres for every radius, as the authors do; by default all radii share them.
     min_neighbours : int
         Samples that a ball must hold besides its centre.
     radii : tuple of float, optional
-        Radii to use instead, increasing; `typical_radii` of a whole dataset makes its
-        splits comparable.
+        Increasing; `typical_radii` of a whole dataset makes its splits comparable.
     seed : int
         The same seed and features give the same balls for all methods.
 
@@ -67,17 +62,10 @@ class Balls:
     n_trials: int = 100
     redraw: bool = False
     min_neighbours: int = 10
-    largest: float = 0.9
-    n_pairs: int = 10_000
     radii: tuple[float, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_radii", "n_centres", "n_trials", "min_neighbours", "n_pairs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
-        if not 0.0 < self.largest <= 1.0:
-            raise InputError(f"largest must lie in (0, 1]; got {self.largest}.")
         if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):
             raise InputError(f"radii must be one or more increasing numbers; got {self.radii}.")
 
@@ -86,22 +74,18 @@ class Balls:
         n, rng = features.shape[0], np.random.default_rng(self.seed)
         if n < 2:
             raise InputError("balls need at least two samples.")
-        first = rng.integers(n, size=self.n_pairs)
-        second = (first + rng.integers(1, n, size=self.n_pairs)) % n
-        distances = np.empty(self.n_pairs)
-        for start in range(0, self.n_pairs, _PAIRS_AT_ONCE):
-            rows = slice(start, start + _PAIRS_AT_ONCE)
-            left = features[first[rows]].astype(np.float64)
-            distances[rows] = np.linalg.norm(left - features[second[rows]], axis=1)
-        ends = distances.min(), np.quantile(distances, self.largest)
+        first = rng.integers(n, size=_PAIRS)
+        second = (first + rng.integers(1, n, size=_PAIRS)) % n
+        gaps = features[first].astype(np.float64) - features[second]
+        distances = np.linalg.norm(gaps, axis=1)
+        ends = distances.min(), np.quantile(distances, _LARGEST)
         return tuple(np.linspace(*ends, self.n_radii).tolist())
 
     def around(self, features: Array) -> "Neighbourhoods":
         """Draw centres and radii, grow the balls, and find which balls hold which samples.
 
-        Distances are computed in float32 for half and single precision features (after
-        centring, so that little cancels), and in float64 for doubles, as
-        ``|a|^2 + |b|^2 - 2 a'b``, which is a matrix product.
+        Distances are ``|a|^2 + |b|^2 - 2 a'b`` of centred features, in float64 for doubles and in
+        float32 otherwise.
         """
         radii = np.array(self.radii or self.typical_radii(features))
         n, rng = features.shape[0], np.random.default_rng([self.seed, self.n_trials])
@@ -131,11 +115,7 @@ class Balls:
 
 
 def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
-    """Squared radii around each centre after growing, shape (C, R), in the type of `squared`.
-
-    `squared` has the distances to all samples, +inf for the centre itself. The result is +inf
-    where no growth makes the ball hold `least` samples.
-    """
+    """Squared radii around each centre after growing, shape (C, R); +inf where it cannot hold."""
     needed = np.full(len(squared), np.inf, dtype=squared.dtype)
     if squared.shape[1] > least:
         needed = np.partition(squared, least - 1, axis=1)[:, least - 1]
@@ -169,22 +149,17 @@ class Neighbourhoods:
         drawn = np.broadcast_to(self.drawn, (self.radii.size, n_trials, width))
         means = np.array([gap[drawn[radius], radius].mean(axis=1) for radius in at])
         means = means.reshape(at.size, n_trials)
-        spread = np.full(at.size, np.nan)
-        if n_trials > 1:
-            spread = means.std(axis=1)  # the authors' errors divide by all trials
+        spread = means.std(axis=1)  # the authors' errors divide by all trials
         return BallCurve(
             radii=self.radii[at],
             gap=means.mean(axis=1),
             standard_error=spread / np.sqrt(n_trials),
-            trial_spread=spread,
             floor=np.array([expected_gap(sizes[:, radius], alpha) for radius in at]),
-            eligible=np.full(at.size, len(self.reach)),
             count=sizes[:, at].mean(axis=0),
         )
 
     @cached_property
     def _sizes(self) -> Ints:
-        """Samples of each ball, shape (C, R)."""
         return self._totals(None)
 
     def _totals(self, hits: Bools | None) -> Ints:
@@ -209,8 +184,6 @@ class BallCurve:
 
     radii: Floats  # (R,), before the balls grow
     gap: Floats  # mean CovGap over the trials, in percent
-    standard_error: Floats  # `trial_spread` over the root of the number of trials
-    trial_spread: Floats  # standard deviation over trials
+    standard_error: Floats  # standard deviation over trials over the root of their number
     floor: Floats  # expected CovGap of a perfect method over the balls, exact
-    eligible: Ints  # number of balls
     count: Floats  # mean number of samples in a ball

@@ -1,9 +1,5 @@
-"""The authors' STANDARD, and methods of related work as baselines.
+"""The authors' STANDARD, and baselines: RC3P, INTERP-Q, plug-in, atypicality and the oracle."""
 
-These are RC3P, INTERP-Q, plug-in quantile regression, atypicality and the oracle.
-"""
-
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -75,10 +71,9 @@ class _Baseline(Predictor):
 class AuthorsStandard(_Baseline):
     """Split conformal prediction with the quantile of the authors' code.
 
-    They ask NumPy for the quantile at k / n, k = ceil((n + 1)(1 - alpha)), the higher of two
-    neighbours. NumPy counts n - 1 steps between n scores, so that this is the (k + 1)-th smallest
-    score and not the k-th of the paper's text: the 22,502nd of 25,000 at alpha = 0.1. Only the
-    largest score stays itself. Parameters are those of `StandardConformal`.
+    They ask NumPy for the higher quantile at k / n, k = ceil((n + 1)(1 - alpha)). NumPy counts
+    n - 1 steps between n scores, so that this is the (k + 1)-th smallest score and not the k-th of
+    the paper's text: the 22,502nd of 25,000 at alpha = 0.1. The largest score stays itself.
     """
 
     def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
@@ -97,13 +92,7 @@ class AuthorsStandard(_Baseline):
 
 
 def _authors_quantile(scores: Floats, alpha: float) -> float:
-    """The threshold of the authors' code; infinite where there are too few scores.
-
-    Examples
-    --------
-    >>> _authors_quantile(np.arange(1, 25_001), 0.1)
-    22502.0
-    """
+    """The threshold of the authors' code; infinite where there are too few scores."""
     level = np.ceil((scores.size + 1) * (1.0 - alpha)) / scores.size
     return float(np.quantile(scores, level, method="higher")) if level <= 1.0 else np.inf
 
@@ -119,11 +108,9 @@ class _LabelRanks:
     ranks: Ints
 
     def take(self, index: Ints) -> Self:
-        """The same with some of the samples."""
         return replace(self, ranks=self.ranks[index])
 
     def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
-        """The same with more samples."""
         return replace(self, ranks=np.concatenate([self.ranks, _label_ranks(outputs)]))
 
 
@@ -170,21 +157,7 @@ class RankCalibratedConformal(_Baseline):
     ----------
     Y. Shi, S. Ghosh, T. Belkhouja, J. R. Doppa and Y. Yan. Conformal prediction for class-wise
     coverage via augmented label rank calibration. NeurIPS 2024.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 5))
-    >>> labels = (2 * logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = RankCalibratedConformal().calibrate(calibration)
-    >>> predictor.largest_ranks(alpha=0.1)  # a label is among the first three nine times in ten
-    array([3, 3, 3, 3, 3])
     """
-
-    def largest_ranks(self, alpha: float = 0.1) -> Ints:
-        """Largest rank of each class at which it can be in a set, shape (K,); 1 is the first."""
-        return np.minimum(self._rules(alpha)[0], self.classes_.size - 1) + 1
 
     def _rules(self, alpha: float) -> tuple[Ints, Floats]:
         """Largest rank and largest score of each class, both of shape (K,)."""
@@ -236,25 +209,12 @@ class InterpolatedConformal(_Baseline):
     of class y (1, the largest score, where there are too few), class y has the threshold
     :math:`\tau q_y + (1 - \tau) q`. So `tau` goes from `StandardConformal` (0) to
     ``MondrianConformal(by="class")`` (1). Scores must be at most 1: `APS()` or `Softmax()` in the
-    raw scale. Other parameters are those of `StandardConformal`.
-
-    Marginal coverage is at least **1 - 2 alpha** for every `tau`: no threshold is below the
-    smaller of the two, and each of them misses with probability alpha at most.
+    raw scale. Marginal coverage is at least **1 - 2 alpha** for every `tau`.
 
     References
     ----------
     T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed classification.
     2025.
-
-    Examples
-    --------
-    >>> from trustsets import Softmax
-    >>> p = np.array([0.9, 0.8, 0.7, 0.6])  # scores .1 .2 .3 .4 of class 0, .6 .7 .8 .9 of class 1
-    >>> outputs = ModelOutputs(probabilities=np.stack([p, 1 - p], axis=1)[[0, 1, 2, 3] * 2],
-    ...                        labels=[0] * 4 + [1] * 4)
-    >>> predictor = InterpolatedConformal(tau=0.5, score=Softmax()).calibrate(outputs)
-    >>> predictor.predict_set(outputs, alpha=0.2).thresholds[0]  # 0.9 for all; 0.4 and 0.9
-    array([0.65, 0.9 ])
     """
 
     tau: float = 0.5
@@ -312,11 +272,9 @@ class _Design:
     penalty: Floats
 
     def take(self, index: Ints) -> Self:
-        """The same with some of the samples."""
         return replace(self, phi=self.phi[index])
 
     def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
-        """The same with more samples."""
         return replace(self, phi=np.vstack([self.phi, self.basis.design(outputs)]))
 
 
@@ -325,10 +283,10 @@ class _Design:
 class PluginConformal(_Baseline):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
-    This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
-    for it, and all samples share one fit. In return, there is **no finite-sample guarantee**. With
-    p basis functions and scores without ties, coverage is lower than 1 - alpha by about
-    (1/2 - alpha) p / n. The publication uses indicators of overlapping groups, ``Groups()``.
+    This is `ConditionalConformal` without an imputed score of the new sample, so that all samples
+    share one fit. There is **no finite-sample guarantee**: with p basis functions and scores
+    without ties, coverage is lower than 1 - alpha by about (1/2 - alpha) p / n. The publication
+    uses indicators of overlapping groups, ``Groups()``.
 
     References
     ----------
@@ -339,12 +297,6 @@ class PluginConformal(_Baseline):
     score: Score = APS(scale="tail")
     basis: Basis = Polynomial(degree=5, of=(Confidence(transform="rank"), Trust(transform="rank")))
     trust: SupportsTrust | None = None
-
-    def _check_parameters(self) -> None:
-        if not isinstance(self.basis, Basis):
-            raise InputError(
-                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
-            )
 
     def _tuned(self) -> tuple[str, ...]:
         return ("the function class",) if self.basis.learns else ()
@@ -398,8 +350,6 @@ class PluginConformal(_Baseline):
 # Eigenvalues of the covariance below this fraction of the largest are rounding noise of
 # directions that the training features do not use (SciPy's rule for singular covariances).
 _RANK_TOLERANCE = 1e6 * float(np.finfo(np.float64).eps)
-# Rows worked on at a time.
-_BLOCK_ROWS = 8192
 
 
 @final
@@ -432,10 +382,11 @@ class Atypicality(Statistic):
 
     name = "Atypicality"
 
-    mean: Floats = field(default_factory=lambda: np.empty(0), repr=False)
-    whitening: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
-    centres: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
-    log_scale: float = 0.0
+    _: KW_ONLY
+    mean: Floats = field(repr=False)
+    whitening: Floats = field(repr=False)
+    centres: Floats = field(repr=False)
+    log_scale: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -443,11 +394,6 @@ class Atypicality(Statistic):
             raise InputError(
                 'transform="log" needs positive values, and Atypicality may be negative; '
                 'use "raw" or "rank".'
-            )
-        if self.centres.size == 0:
-            raise InputError(
-                "Atypicality is not fitted; make it with "
-                "Atypicality.from_training(features, labels)."
             )
 
     @classmethod
@@ -459,9 +405,13 @@ class Atypicality(Statistic):
                 "features must have shape (n, d), and labels (n,); got "
                 f"{matrix.shape} and {classes.shape}."
             )
-        names, codes = np.unique(classes, return_inverse=True)
-        means = _class_means(matrix, codes, names.size)
-        values, vectors = np.linalg.eigh(_covariance(matrix, codes, means))
+        names, width = np.unique(classes), matrix.shape[1]
+        means, covariance = np.empty((names.size, width)), np.zeros((width, width))
+        for i, name in enumerate(names):
+            rows = matrix[classes == name].astype(np.float64)
+            means[i] = rows.mean(axis=0)
+            covariance += (rows - means[i]).T @ (rows - means[i])
+        values, vectors = np.linalg.eigh(covariance / len(matrix))
         used = values > _RANK_TOLERANCE * values[-1]
         if not used.any():
             raise InputError(
@@ -472,10 +422,10 @@ class Atypicality(Statistic):
         mean = means.mean(axis=0)
         return cls(
             transform,
-            mean,
-            whitening,
-            (means - mean) @ whitening,
-            float(np.count_nonzero(used) * np.log(2.0 * np.pi) + np.log(values[used]).sum()),
+            mean=mean,
+            whitening=whitening,
+            centres=(means - mean) @ whitening,
+            log_scale=float(used.sum() * np.log(2.0 * np.pi) + np.log(values[used]).sum()),
         )
 
     def measure(self, outputs: ModelOutputs) -> Floats:
@@ -488,15 +438,12 @@ class Atypicality(Statistic):
                 f"features have dimension {features.shape[1]}, but Atypicality was fitted on "
                 f"{self.mean.size}. Pass features of the same layer of the same model."
             )
-        squares = np.empty(len(features))
-        for rows in _blocks(len(features)):
-            white = (features[rows].astype(np.float64) - self.mean) @ self.whitening
-            # The nearest centre by |z - c|^2 = |z|^2 - 2 z'c + |c|^2; the square is then computed
-            # again, without the cancellation of this form.
-            far = (self.centres * self.centres).sum(axis=1) - 2.0 * (white @ self.centres.T)
-            gaps = white - self.centres[far.argmin(axis=1)]
-            squares[rows] = (gaps * gaps).sum(axis=1)
-        return 0.5 * (self.log_scale + squares)
+        white = (features.astype(np.float64) - self.mean) @ self.whitening
+        # The nearest centre by |z - c|^2 = |z|^2 - 2 z'c + |c|^2; the square is then computed
+        # again, without the cancellation of this form.
+        far = (self.centres * self.centres).sum(axis=1) - 2.0 * (white @ self.centres.T)
+        gaps = white - self.centres[far.argmin(axis=1)]
+        return np.asarray(0.5 * (self.log_scale + (gaps * gaps).sum(axis=1)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atypicality) and all(
@@ -508,31 +455,6 @@ class Atypicality(Statistic):
         return hash((self.transform, self.log_scale, self.centres.shape))
 
 
-def _class_means(features: Array, codes: Ints, n_classes: int) -> Floats:
-    from scipy.sparse import csr_array
-
-    sums = np.zeros((n_classes, features.shape[1]))
-    for rows in _blocks(len(features)):
-        labels, shape = codes[rows], (n_classes, codes[rows].size)
-        member = csr_array((np.ones(labels.size), (labels, np.arange(labels.size))), shape)
-        sums += member @ features[rows].astype(np.float64)
-    return np.asarray(sums / np.bincount(codes, minlength=n_classes)[:, None])
-
-
-def _covariance(features: Array, codes: Ints, means: Floats) -> Floats:
-    """Mean outer product of the deviations from the class means."""
-    total = np.zeros((features.shape[1], features.shape[1]))
-    for rows in _blocks(len(features)):
-        gaps = features[rows].astype(np.float64) - means[codes[rows]]
-        total += gaps.T @ gaps
-    return total / len(features)
-
-
-def _blocks(n: int) -> Iterator[slice]:
-    """Blocks of rows: no float64 copy of all features, and few passes over the covariance."""
-    return (slice(start, start + _BLOCK_ROWS) for start in range(0, n, _BLOCK_ROWS))
-
-
 def atypicality_groups(
     atypicality: Atypicality, *, groups: int = 6, **parameters: Any
 ) -> MondrianConformal:
@@ -541,7 +463,7 @@ def atypicality_groups(
     Confidence and atypicality are each divided at their quantiles into `groups` bins, and each
     of the ``groups * groups`` cells gets a threshold of its own. The publication takes the plain
     quantile of a cell; `MondrianConformal`, which gets the further `parameters`, takes the
-    finite-sample one and learns the edges from the tuning part, which guarantees coverage in every
+    finite-sample one and learns the edges from the tuning part: coverage is guaranteed in every
     cell.
 
     References
@@ -549,15 +471,8 @@ def atypicality_groups(
     M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
     should also consider atypicality. NeurIPS 2023 (section 5, AA-APS and AA-RAPS).
     """
-    if not isinstance(atypicality, Atypicality):
-        raise InputError(
-            f"atypicality must be a fitted Atypicality; got {type(atypicality).__name__}. "
-            "Make one with Atypicality.from_training(features, labels)."
-        )
-    if isinstance(groups, bool) or groups != int(groups) or groups < 1:
-        raise InputError(f"groups must be a whole number of at least 1; got {groups!r}.")
     # Not nested: the published edges are quantiles of each statistic over all samples.
-    cells = Bins(Confidence(), atypicality, counts=int(groups), nested=False)
+    cells = Bins(Confidence(), atypicality, counts=groups, nested=False)
     return MondrianConformal(by=cells, **parameters)
 
 
@@ -573,9 +488,8 @@ def oracle_sets(probabilities: Any, alpha: float = 0.1, classes: Any = None) -> 
 
     With true probabilities p_(1) >= p_(2) >= ... of a sample, its set holds the k most
     likely classes (the first columns among equals), k the smallest number with
-    ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Coverage then holds for
-    every single sample. Sums near 1 - alpha are compared exactly, and probabilities and alpha are
-    read as the decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
+    ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Near 1 - alpha, sums are exact
+    and numbers are read as the decimals they print as: ten classes of 0.1 give nine.
 
     Examples
     --------
@@ -587,14 +501,14 @@ def oracle_sets(probabilities: Any, alpha: float = 0.1, classes: Any = None) -> 
         raise InputError(f"alpha must lie strictly between 0 and 1; got {alpha!r}.")
     outputs = ModelOutputs(probabilities=probabilities, classes=classes)  # checks both
     values = np.asarray(probabilities, dtype=np.float64)
-    ranked = np.take_along_axis(values, np.argsort(-values, axis=1, kind="stable"), axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=1)
     mass = np.cumsum(ranked, axis=1)
     target = (1.0 - alpha) * mass[:, -1:]
     counts = np.count_nonzero(mass < target, axis=1) + 1
     for row in np.flatnonzero((np.abs(mass - target) < _CLOSE).any(axis=1)):
         counts[row] = _exact_count(ranked[row], alpha)
-    above = np.hstack([np.zeros((len(ranked), 1)), np.cumsum(ranked[:, :-1], axis=1)])
-    order = np.argsort(-values, axis=1, kind="stable")
+    above = np.hstack([np.zeros((len(ranked), 1)), mass[:, :-1]])
     mask = np.zeros(values.shape, dtype=bool)
     np.put_along_axis(mask, order, np.arange(values.shape[1]) < counts[:, None], axis=1)
     return PredictionSets(

@@ -1,34 +1,20 @@
-"""The paper's claims on any data, and what the paper does not vary.
+"""The paper's claims on any data, and its method without one of its two statistics.
 
 A claim is a difference between two methods, seed by seed on the same samples. It holds where the
 mean difference is beyond two standard errors on the claimed side, and is contradicted where it is
-beyond them on the other side. Three further tables vary what is conditioned on, the training
-samples behind the trust score, and the number of calibration samples.
+beyond them on the other side. One more table varies what is conditioned on.
 """
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Literal, final
 
 import numpy as np
 
 from trustsets import (
-    ConditionalConformal,
     Evaluation,
-    ModelOutputs,
-    Polynomial,
-    Predictor,
-    TemperatureScaling,
-    TrustScore,
-    evaluate,
 )
-from trustsets.errors import TrustSetsWarning
-from trustsets.metrics import correlate, label_ranks
-from trustsets.resuming import digest
 from trustsets_paper import Floats
-from trustsets_paper.authors import read_json
-from trustsets_paper.baselines import AuthorsStandard
 from trustsets_paper.protocol import (
     ABLATION,
     CONDITIONAL,
@@ -40,20 +26,16 @@ from trustsets_paper.protocol import (
     PACKAGE_POLYNOMIAL,
     PCA,
     RANK_SHOWN,
-    SCORES,
     STANDARD,
     Cell,
     Run,
-    StageCache,
-    sets_of_size,
 )
-from trustsets_paper.sources import POOL
 from trustsets_paper.tables import (
     MAIN_COLUMNS,
-    Number,
     PaperTable,
     Row,
     printed_values,
+    read_json,
     shared_columns,
     summarise,
 )
@@ -65,18 +47,11 @@ __all__ = [
     "ablation_table",
     "claims_rows",
     "judge",
-    "size_table",
-    "trust_table",
 ]
 
 _STANDARD_ERRORS = 2.0
 # Marginal coverage that is printed as 0.90 with two digits.
 _COVERAGE_SLACK = 0.005
-CALIBRATION_SIZES = (500, 1000, 2000, 5000, 10_000, 15_000, 20_000)
-"""Calibration samples of the table by their number, as far as three quarters of the pool go."""
-_LARGEST_SHARE = 0.75
-# Intervals count only where there is one seed.
-_BOOTSTRAP = 50
 
 # --- claims
 
@@ -234,7 +209,7 @@ def _printed_words(claim: Claim) -> str:
     return ", ".join(counts)
 
 
-# --- what the paper does not vary
+# --- the ablation
 
 
 def ablation_table(runs: Sequence[Run]) -> PaperTable:
@@ -249,124 +224,7 @@ def ablation_table(runs: Sequence[Run]) -> PaperTable:
             evaluations = run.evaluations.get(_cell(run, MAIN_SCORE, name))
             if evaluations:
                 title = f"{name}, Conf and Trust" if name == CONDITIONAL else name
-                rows.append(Row((run.source.name,), title, _numbers(evaluations, columns)))
+                numbers = tuple(summarise(evaluations, column) for column in columns)
+                rows.append(Row((run.source.name,), title, numbers))
     title = "What is conditioned on"
     return PaperTable(None, "ablation", title, ("Dataset", "Method"), columns, tuple(rows))
-
-
-def size_table(runs: Sequence[Run], cache: StageCache, seeds: Sequence[int]) -> PaperTable:
-    """CONDITIONAL by the number of calibration samples, on the same quarter of test samples."""
-    rows = []
-    for run in runs:
-        pool = run.source.parts[POOL]
-        for size in CALIBRATION_SIZES:
-            results: dict[str, list[Evaluation]] = {}
-            for seed in seeds if size <= _LARGEST_SHARE * len(pool) else ():
-                rest, test = pool.split(_LARGEST_SHARE, seed=seed, stratify=True)
-                calibration = rest
-                if size < len(rest):
-                    calibration = rest.split(size / len(rest), seed=seed, stratify=True)[0]
-                inputs = {"seed": seed, "size": size}
-                for name, item in _evaluated(run, cache, (calibration, test, test), inputs).items():
-                    results.setdefault(name, []).append(item)
-            rows += [
-                Row((run.source.name, f"{size:,}"), name, _numbers(items, MAIN_COLUMNS))
-                for name, items in results.items()
-            ]
-    heads, title = ("Dataset", "n", "Method"), "Number of calibration samples"
-    return PaperTable(None, "sizes", title, heads, MAIN_COLUMNS, tuple(rows))
-
-
-def trust_table(runs: Sequence[Run], cache: StageCache, seeds: Sequence[int]) -> PaperTable:
-    """Trust from samples that the network was fitted to, and from samples that it never saw.
-
-    Half of the pool is the held-out reference, a quarter calibrates and a quarter tests. The bins
-    are those of the trust score of all training samples for all rows.
-    """
-    columns, rows = (*MAIN_COLUMNS, "spearman"), []
-    for run in runs:
-        results: dict[str, list[Evaluation]] = {}
-        for seed in seeds:
-            reference, rest = run.source.parts[POOL].split(0.5, seed=seed, stratify=True)
-            for name, samples in _trust_samples(run, reference, seed).items():
-                inputs = {"seed": seed, "trust": name}
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", TrustSetsWarning)  # small classes
-                    trust = TrustScore(**run.options.trust_options).fit(*samples)
-                values = trust.score(np.asarray(rest.features), rest.predicted)
-                parts = rest.with_trust(values).split(0.5, seed=seed, stratify=True)
-                judged = rest.split(0.5, seed=seed, stratify=True)[1]
-                evaluation = _evaluated(run, cache, (*parts, judged), inputs)[CONDITIONAL]
-                correlation = correlate(np.asarray(parts[1].trust), label_ranks(parts[1]))
-                item = replace(evaluation, correlation=correlation)
-                results.setdefault(name, []).append(item)
-        rows += [
-            Row((run.source.name,), name, _numbers(items, columns))
-            for name, items in results.items()
-        ]
-    title, heads = "Samples behind the trust score of CONDITIONAL", ("Dataset", "Trust from")
-    return PaperTable(None, "trust", title, heads, columns, tuple(rows))
-
-
-def _trust_samples(run: Run, reference: ModelOutputs, seed: int) -> dict[str, tuple[Any, Any]]:
-    """Features and labels behind the trust score, by name."""
-    assert run.source.train is not None  # there is a trust score, so there are training samples
-    features, labels = run.source.train
-    drawn = np.random.default_rng(seed).permutation(len(labels))[: len(reference)]
-    return {
-        "all training samples": (features, labels),
-        f"{drawn.size:,} training samples": (features[drawn], labels[drawn]),
-        f"{len(reference):,} held-out samples": (reference.features, reference.labels),
-    }
-
-
-def _evaluated(
-    run: Run, cache: StageCache, parts: Sequence[ModelOutputs], inputs: dict[str, Any]
-) -> dict[str, Evaluation]:
-    """STANDARD, CONDITIONAL, and STANDARD with its mean size, on samples of one's choice.
-
-    `parts` are calibration and test samples, and the test samples with the trust score of the bins.
-    """
-    calibration, test, judged = parts
-    options, score = run.options, SCORES[MAIN_SCORE]
-
-    def make() -> dict[str, Any]:
-        temperature = TemperatureScaling().fit(calibration).temperature_
-        shared: dict[str, Any] = {"score": score, "temperature": temperature, "allow_empty": True}
-        basis = Polynomial(degree=options.degree)
-        methods: dict[str, Predictor] = {
-            STANDARD: AuthorsStandard(**shared, tuning_fraction=0.0),
-            CONDITIONAL: ConditionalConformal.paper(**shared, basis=basis),
-        }
-        outcomes = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TrustSetsWarning)  # calibration samples are reused
-            for name, predictor in methods.items():
-                sets = predictor.calibrate(calibration).predict_set(test, options.alpha)
-                outcomes[name] = sets.covers(test.labels), sets.sizes
-        size = float(outcomes[CONDITIONAL][1].mean())
-        outcomes[MATCHED] = sets_of_size(score, test, temperature, size)
-        return {
-            name: evaluate(
-                covered,
-                judged,
-                alpha=options.alpha,
-                sizes=sizes,
-                metrics=["conf_trust", "conf_rank", "class"],
-                bins=options.partitions(run.source.name),
-                n_bootstrap=_BOOTSTRAP,
-            ).to_json()
-            for name, (covered, sizes) in outcomes.items()
-        }
-
-    key = inputs | {
-        "outputs": run.source.outputs_digest,
-        "trust": [digest(np.asarray(part.trust)) for part in parts],
-        "options": [options.alpha, options.degree, options.bins, options.rank_edges],
-    }
-    stored = cache.get("variations", key, make)
-    return {name: Evaluation.from_json(text) for name, text in stored.items()}
-
-
-def _numbers(items: Sequence[Evaluation], columns: Sequence[str]) -> tuple[Number, ...]:
-    return tuple(summarise(items, column) for column in columns)

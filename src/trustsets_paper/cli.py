@@ -1,7 +1,8 @@
 """``trustsets paper``: the paper's experiments, from images to tables."""
 
 import shlex
-from dataclasses import asdict, dataclass, replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +11,8 @@ import typer
 
 from trustsets.cli import argument, console, expanded, option
 from trustsets.errors import InputError
-from trustsets_paper.authors import ReleasedTrust, released_files
 from trustsets_paper.authors import compare_trust as compare_released
+from trustsets_paper.authors import released_files
 from trustsets_paper.pages import (
     TIME_HEADER,
     time_rows,
@@ -21,7 +22,6 @@ from trustsets_paper.pages import (
 from trustsets_paper.protocol import (
     Experiment,
     Options,
-    Run,
     StageCache,
     choose_bins,
     parse_edges,
@@ -35,8 +35,6 @@ paper = typer.Typer(name="paper")
 _MACHINE = "Machine"
 # Options of the commands on images that `WorkOptions` has under the same name.
 _SHARED = {"lists", "seed", "max_unreadable", "device", "workers"}
-# They say how a command talks, not what it computes.
-_NOT_STATED = {"config", "json", "quiet", "debug"}
 
 
 @dataclass(frozen=True)
@@ -110,15 +108,15 @@ def extract(
     work = options.work(half_precision=half_precision, resize=resize, batch_size=batch_size)
     parts = extract_dataset(dataset, options.images, weights, folder, options=work)
     if console.settings.json:
-        console.print_json({"output": str(folder), "parts": [asdict(part) for part in parts]})
+        console.print_json({"output": str(folder), "parts": parts})
         return
     rows = [
         [
-            part.part,
-            f"{part.images:,}",
-            f"{part.unreadable:,}",
-            f"{part.accuracy:.1%}",
-            f"{part.run / part.seconds:,.0f}" if part.run else "done before",
+            part["part"],
+            f"{part['images']:,}",
+            f"{part['unreadable']:,}",
+            f"{part['accuracy']:.1%}",
+            f"{part['run'] / part['seconds']:,.0f}" if part["run"] else "done before",
         ]
         for part in parts
     ]
@@ -166,11 +164,11 @@ def train(
         dataset, options.images, weights, folder, options=options.work(), **chosen
     )
     if console.settings.json:
-        losses = [{"loss": epoch.loss, "accuracy": epoch.accuracy} for epoch in history]
-        console.print_json({"output": str(path), "epochs": losses})
+        console.print_json({"output": str(path), "epochs": history})
         return
     rows = [
-        [f"{epoch.epoch + 1}", f"{epoch.loss:.4f}", f"{epoch.accuracy:.1%}"] for epoch in history
+        [str(number), f"{epoch['loss']:.4f}", f"{epoch['accuracy']:.1%}"]
+        for number, epoch in enumerate(history, 1)
     ]
     console.print_table(["epoch", "loss", "accuracy"], rows, title=dataset)
     _name_unreadable(folder)
@@ -178,7 +176,6 @@ def train(
 
 
 def _name_unreadable(folder: Path) -> None:
-    """Say which images were left out: the first few, and where all of them are."""
     from trustsets_paper.datasets import SHOWN
 
     path = folder / UNREADABLE
@@ -210,24 +207,12 @@ class RunOptions:
     ] = "auto"
     rank_edges: Annotated[
         str | None,
-        option(
-            "LIST",
-            "Edges of the Rank bins, such as the authors' 0,1,2,4,1000 for ImageNet (the default "
-            "there), each bin with its upper edge; or quantiles, in figures 1 and 4 too.",
-        ),
+        option("LIST", "Edges of the Rank bins: 0,1,2,4,1000 for ImageNet; or quantiles."),
     ] = None
-    normalize: Annotated[
-        bool, option(None, "Divide features by their L2 norm in Trust, as the authors did.")
-    ] = True
-    neighbour: Annotated[
-        int,
-        option(
-            "N", "Trust is of the N-th neighbour of a class: 2 in the code, 1 in the text.", min=1
-        ),
-    ] = 2
-    squared: Annotated[
-        bool, option(None, "Squared distances in Trust, as in the authors' code.")
-    ] = True
+    trust: Annotated[
+        Literal["code", "text"],
+        option(None, "Trust of the authors' code, or of the paper's text: plain distances."),
+    ] = "code"
     balls: Annotated[
         Literal["package", "authors"],
         option(None, "The same centres for all radii; or new ones, and the first seed alone."),
@@ -257,21 +242,13 @@ Figures = Annotated[bool, option(None, "Draw the figures.")]
 @paper.command()
 @expanded
 def run(
-    context: typer.Context,
     dataset: Annotated[
         str,
-        argument(
-            "DATASET",
-            "imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
-        ),
+        argument("DATASET", "One of the paper's five, with the printed numbers; or any name."),
     ],
     data: Annotated[
         Path | None,
-        option(
-            "PATH",
-            "What 'paper extract' wrote (default: extracted/DATASET), a folder with "
-            "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
-        ),
+        option("PATH", "Outputs: what 'paper extract' wrote, DATASET_pool.npz, or any file."),
     ] = None,
     train: Annotated[
         Path | None, option("FILE", "Features and labels of training samples, for trust.")
@@ -296,10 +273,8 @@ def run(
 ) -> None:
     """Run the paper's experiment and write its tables and figures.
 
-    Works on the outputs of any classifier, with the numbers that the paper
-    prints beside ours for its own five datasets. Every stage is stored by the
-    content of its inputs: after a change of an option only what depends on
-    it is worked on again, and an interrupted run continues.
+    Stages are stored by the content of their inputs: an interrupted run
+    continues, and a changed option redoes only what depends on it.
 
     Example:
 
@@ -309,19 +284,22 @@ def run(
     stages, path = cache or folder / "cache", data or Path("extracted") / dataset
     results_cache, groups = StageCache(stages, force=force), tuple(group or ())
     chosen = options.parsed(dataset)
-    authors_files = released_files(compare_trust, dataset) if compare_trust is not None else []
+    files = [] if compare_trust is None else released_files(compare_trust, dataset)
     with results_cache.timed("read"):
         source = read_source(dataset, path, train, groups)
     experiment = Experiment(source, chosen, results_cache)
     with console.progress(dataset, experiment.n_cells) as advance:
         result = experiment.run(advance=lambda: advance(1), say=console.say)
+    parts = result.source.parts
+    trust = {part: np.asarray(outputs.trust) for part, outputs in parts.items()}
+    labels = None if result.source.fixed_split else parts["pool"].codes
     results, tables = write_run(
         result,
         folder,
         results_cache,
         figures=figures,
-        command=_command_line(context),
-        released=_released(authors_files, result),
+        command=_command_line(),
+        released=compare_released(files, trust, labels),
     )
     if console.settings.json:
         console.print_json(results | {"output": str(folder)})
@@ -334,7 +312,6 @@ def run(
 @paper.command()
 @expanded
 def overview(
-    context: typer.Context,
     datasets: Annotated[list[str], argument("DATASET...", "Names of the datasets.")],
     data: Annotated[
         Path, option("DIR", "Folder of what 'paper extract' wrote, or of pairs of files.")
@@ -349,19 +326,15 @@ def overview(
         list[str] | None,
         option("NAME", "A group column: NAME, or DATASET:NAME; may be given again."),
     ] = None,
-    variation_seeds: Annotated[
-        str, option("LIST", "Seeds of the tables by calibration samples and by trust samples.")
-    ] = "1-5",
     figures: Figures = True,
     *,
     options: RunOptions,
 ) -> None:
     """Judge every claim of the paper on several datasets, and ablate its method.
 
-    Runs all methods, conditions on Conf alone and on Trust alone too, varies
-    the samples behind the trust score and the number of calibration samples,
-    and writes one page with a block of each table for each dataset. Stages
-    are stored as by 'paper run'.
+    Runs all methods, conditions on Conf alone and on Trust alone too, and
+    writes one page with a block of each table for each dataset. Stages are
+    stored as by 'paper run'.
 
     Example:
 
@@ -378,9 +351,7 @@ def overview(
         experiment = Experiment(source, chosen, stages)
         with console.progress(dataset, experiment.n_cells) as advance:
             runs.append(experiment.run(advance=lambda: advance(1), say=console.say))
-    seeds = parse_numbers(variation_seeds, "--variation-seeds")
-    command = _command_line(context)
-    tables = write_overview(runs, output, stages, seeds, figures=figures, command=command)
+    tables = write_overview(runs, output, figures=figures, command=_command_line())
     if console.settings.json:
         console.print_json({"output": str(output), "tables": dict(tables)})
         return
@@ -388,35 +359,11 @@ def overview(
     console.say(f"Written to {output}.")
 
 
-def _released(files: list[Any], run: Run) -> list[ReleasedTrust]:
-    """The authors' trust scores next to those of a run."""
-    if files and not run.source.has_trust:
-        raise InputError("--compare-trust needs training samples and features.")
-    parts = run.source.parts
-    trust = {part: np.asarray(outputs.trust) for part, outputs in parts.items()} if files else {}
-    labels = None if run.source.fixed_split else parts["pool"].codes
-    return compare_released(files, trust, labels)
-
-
 def _print_tables(tables: list[tuple[str, str]]) -> None:
     for title, table in tables:
         console.print_lines([title, "", *table.rstrip().splitlines(), ""])
 
 
-def _command_line(context: typer.Context) -> str:
-    """The command with every option that is not at its default, to be run again."""
-    words = context.command_path.split()
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if parameter.name in _NOT_STATED or value in (None, [], ()):
-            continue
-        items = [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
-        if parameter.param_type_name == "argument":
-            words += items
-        elif isinstance(value, bool):
-            names = parameter.opts if value else parameter.secondary_opts
-            words += [max(names, key=len)] if value != parameter.default else []
-        elif value != parameter.default:
-            name = max(parameter.opts, key=len)
-            words += [word for item in items for word in (name, item)]
-    return shlex.join(words)
+def _command_line() -> str:
+    """What was typed, to be run again."""
+    return shlex.join(["trustsets", *sys.argv[1:]])

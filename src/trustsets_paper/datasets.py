@@ -1,8 +1,6 @@
 """The paper's five datasets as they lie on disk; no image is opened.
 
-Each reader turns a folder into an `ImageSet`: class names, and a `Listing` of the images of each
-part. `load_dataset` picks a reader by name. Class folders, lists of ``path label`` lines and CSV
-tables are what the datasets are published as.
+They are published as class folders, lists of ``path label`` lines and CSV tables.
 """
 
 import hashlib
@@ -39,11 +37,7 @@ _TRAINING_SHARE = 0.7
 _SKIN_TYPES = {str(number): str(number) for number in range(1, 7)} | {"-1": "unknown"}
 _SKIN_TYPE_COLUMNS = ("fitzpatrick_scale", "fitzpatrick")
 _SKIN_SUFFIXES = (".jpg", ".jpeg", ".png", "")
-_SKIN_IMAGES = (
-    "Images of Fitzpatrick 17k come from the addresses in the column url (41 rows have none, and "
-    "some addresses are dead), or from its authors on request: "
-    "https://github.com/mattgroh/fitzpatrick17k"
-)
+_SKIN_SITE = "https://github.com/mattgroh/fitzpatrick17k"
 # The lists of Places365-LT number five classes otherwise than the class folders of Places365, which
 # are in the official order.
 _FOLDER_ORDER = ("desert-sand", "desert-vegetation", "desert_road", "field-wild", "field_road")
@@ -54,16 +48,8 @@ _LIST_ORDER = ("desert_road", "desert-sand", "desert-vegetation", "field_road", 
 class Listing:
     """Images of one part of a dataset, in the order in which they are run.
 
-    Parameters
-    ----------
-    root : path
-        Folder that the paths start from.
-    paths : n strings
-    labels : array of shape (n,)
-        Positions in the class names of the dataset.
-    groups : mapping of names to arrays of shape (n,)
-    scanned : bool
-        Whether the paths were read from the folders themselves, so that none is missing.
+    `paths` start from `root`, and `labels` are positions in the class names. With `scanned` the
+    paths were read from the folders themselves, so that none is missing.
     """
 
     def __init__(
@@ -135,9 +121,9 @@ class ImageSet:
 def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: int = 0) -> ImageSet:
     """List the images of one of `DATASETS`.
 
-    `lists` is the folder of the lists or tables that go with the images, or the one file where
-    there is one; by default they are looked for beside the images. `seed` is that of the training
-    split of ``fitzpatrick17k``; nothing else is drawn.
+    `lists` is the folder of its lists or tables, or the one file where there is one; by default
+    they are looked for beside the images. `seed` is that of the training split of
+    ``fitzpatrick17k``.
     """
     if name not in DATASETS:
         raise InputError(f"dataset must be one of {', '.join(DATASETS)}; got {name!r}.")
@@ -162,7 +148,6 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _images_in(folder: Path) -> list[str]:
-    """Names of the image files in a folder, sorted."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".")]
     return sorted(name for name in names if name.lower().endswith(_IMAGE_SUFFIXES))
@@ -229,15 +214,7 @@ def _read_table(
 
 
 def _class_names(paths: Sequence[str], labels: Ints, n_classes: int) -> tuple[str, ...]:
-    """Names of the folders between the first and the file, or numbers if those are not unique.
-
-    Examples
-    --------
-    >>> _class_names(["train/cat/1.jpg", "train/dog/2.jpg"], np.array([0, 1]), 2)
-    ('cat', 'dog')
-    >>> _class_names(["1.jpg", "2.jpg"], np.array([0, 1]), 2)
-    ('0', '1')
-    """
+    """Names of the folders between the first and the file, or numbers if those are not unique."""
     names: list[set[str]] = [set() for _ in range(n_classes)]
     for path, label in zip(paths, labels.tolist(), strict=True):
         names[label].add("/".join(PurePosixPath(path).parts[1:-1]))
@@ -247,10 +224,9 @@ def _class_names(paths: Sequence[str], labels: Ints, n_classes: int) -> tuple[st
 
 
 def _flattened(root: Path, paths: Sequence[str]) -> list[str]:
-    """Drop the class folder from paths of files that have none: ``val/CLASS/x`` to ``val/x``.
+    """Drop class folders that an archive does not have: ``val/CLASS/x`` becomes ``val/x``.
 
-    Lists name class folders that a freshly unpacked archive does not have. One file decides
-    for each first folder.
+    One file decides for each first folder.
     """
     flat: dict[str, bool] = {}
     result: list[str] = []
@@ -286,9 +262,8 @@ def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -
         near,
         ("ImageId", "PredictionString"),
         f"{images / 'val'} holds images without class folders, so their labels are not known. "
-        "Move each into val/CLASS/ with the class of the training folders (the validation "
-        "ground truth of the development kit, ILSVRC2012_devkit_t12, has the order), or put "
-        "LOC_val_solution.csv of the Kaggle release beside val/ or name it with --lists.",
+        "Move each into val/CLASS/, or put LOC_val_solution.csv of the Kaggle release beside val/ "
+        "or name it with --lists.",
     )
     synset = dict(zip(rows["ImageId"], rows["PredictionString"].str.split().str[0], strict=True))
     codes = {name: code for code, name in enumerate(classes)}
@@ -337,19 +312,10 @@ def _places_folders(images: Path) -> tuple[str | None, str | None]:
 
 
 def _in_archives(path: str, train: str, val: str) -> str:
-    """Where a file of a long-tail list lies in the two archives of Places365.
-
-    Examples
-    --------
-    >>> _in_archives("train/arena-hockey/00000012.jpg", "data_256", "val_256")
-    'data_256/a/arena/hockey/00000012.jpg'
-    >>> _in_archives("val/airfield/Places365_val_00003597.jpg", "data_256", "val_256")
-    'val_256/Places365_val_00003597.jpg'
-    """
+    """Where a file of a long-tail list lies in the two archives of Places365."""
     part, name, file = path.split("/")
-    return (
-        f"{train}/{name[0]}/{name.replace('-', '/')}/{file}" if part == TRAIN else f"{val}/{file}"
-    )
+    folder = f"{train}/{name[0]}/{name.replace('-', '/')}" if part == TRAIN else val
+    return f"{folder}/{file}"
 
 
 def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
@@ -363,10 +329,9 @@ def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
     train, val = _places_folders(images)
     if absent or train is None or val is None:
         raise InputError(
-            f"{images} is in neither form of Places365. Either train/CLASS/ and val/CLASS/ (the "
-            "archive places365standard_easyformat.tar), or a folder out of "
-            f"{_PLACES_TRAIN}, one out of {_PLACES_VAL}, and the lists {names} "
-            f"(filelist_places365-standard.tar). Not found: {absent or 'a folder of images'}."
+            f"{images} is in neither form of Places365: train/CLASS/ and val/CLASS/ (the archive "
+            f"places365standard_easyformat.tar), or one of {_PLACES_TRAIN}, one of {_PLACES_VAL}, "
+            f"and the lists of filelist_places365-standard.tar. Not found: {absent or 'images'}."
         )
     train_list, val_list, categories = (_read_list(path) for path in paths if path is not None)
     order = np.argsort(categories[1], kind="stable")
@@ -386,7 +351,7 @@ def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
         near,
         ("md5hash", "label"),
         "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "
-        "https://github.com/mattgroh/fitzpatrick17k.",
+        f"{_SKIN_SITE}.",
     )
     if rows[["md5hash", "label"]].isna().any(axis=None):
         raise InputError(f"{table} has rows without md5hash or label; restore the original file.")
@@ -417,8 +382,9 @@ def _skin_files(images: Path, rows: Any) -> Array:
     ]
     if not any(there.intersection(names) for names in choices):
         raise InputError(
-            f"images={images} holds no image that is named by its md5hash or url_alphanum. "
-            f"{_SKIN_IMAGES}."
+            f"images={images} holds no image that is named by its md5hash or url_alphanum. They "
+            "come from the addresses in the column url, or from the authors on request: "
+            f"{_SKIN_SITE}."
         )
     return np.array([next(filter(there.__contains__, names), names[0]) for names in choices])
 
@@ -437,10 +403,7 @@ def _skin_types(table: Path, rows: Any) -> Array:
 
 
 def check_class_order(dataset: ImageSet, labels: Ints, predicted: Ints) -> None:
-    """Refuse outputs of Places365 whose network numbers five classes otherwise.
-
-    A checkpoint does not say which order it was trained with; the one that fits the labels counts.
-    """
+    """Refuse outputs of Places365 whose network numbers five classes otherwise."""
     codes = {name.replace("/", "-"): code for code, name in enumerate(dataset.classes)}
     if not dataset.name.startswith("places365") or not codes.keys() >= set(_FOLDER_ORDER):
         return
@@ -456,8 +419,7 @@ def check_class_order(dataset: ImageSet, labels: Ints, predicted: Ints) -> None:
         raise InputError(
             f"these weights number {', '.join(_FOLDER_ORDER)} otherwise than {dataset.name} does "
             f"here: {right} of {rows.sum()} samples of these classes are right, and {otherwise} in "
-            "the other order. The lists of Places365-LT and the folders of Places365 differ there. "
-            "Give the weights of this dataset, or reorder their last layer."
+            "the other order. Give the weights of this dataset, or reorder their last layer."
         )
 
 

@@ -1,13 +1,10 @@
 """The paper's figures, from the runs of one or several datasets.
 
-Figures 1, 3 and 4 show coverage by confidence and trust or rank, figures 2 and 7 CovGap over balls,
-figure 5 the effect of the degree, figure 6 trust against rank. Panels are half a page wide. A
-single dataset has its heatmaps in one column; several datasets have one row each.
+A single dataset has its heatmaps in one column; several datasets have one row each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
-from io import BytesIO
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trustsets import ModelOutputs, plots
-from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, label_ranks
 from trustsets.resuming import atomic_path
 from trustsets_paper import Floats, Ints
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
 
-_COLOURS = 256
 # Sizes in inches; the space below heatmaps is for their scale of colours.
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
@@ -95,7 +90,6 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
 
 
 def _caption(name: str, runs: Sequence[Run]) -> str:
-    """What a figure shows, by the name of its file."""
     text = _CAPTIONS[name]
     by_hand = [run.options.edges_by_hand(run.source.name) for run in runs]
     if name in _BY_RANK and not all(by_hand):
@@ -114,22 +108,14 @@ def _caption(name: str, runs: Sequence[Run]) -> str:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
     from matplotlib import pyplot as plt
-    from PIL import Image
 
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=plots.DPI["print"])
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=plots.DPI["print"])
     plt.close(figure)
-    with atomic_path(path) as temporary, Image.open(drawn) as image:
-        few = image.convert("RGB").quantize(
-            _COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-        )
-        few.save(temporary, format="PNG", optimize=True)
 
 
 def _cell(run: Run, method: str) -> Cell:
-    """A method with the score and the degree of the figures."""
     return Cell(MAIN_SCORE, method, run.options.degree if method == CONDITIONAL else None)
 
 
@@ -214,17 +200,12 @@ def _legend_below(ax: "Axes", figure: "Figure") -> None:
 def ball_curves(curves: Mapping[str, Sequence[BallCurve]], ax: "Axes") -> None:
     """Draw CovGap over balls against their radius, for methods with one curve for each seed.
 
-    Error bars are standard errors over trials, as in the authors' code.
+    All seeds have the same radii. Error bars are standard errors over trials.
     """
     for i, (name, seeds) in enumerate(curves.items()):
-        radii = reduce(np.intersect1d, [curve.radii for curve in seeds])
-        if not radii.size:
-            raise InputError(
-                "the seeds share no radius; draw all balls with the same Balls(radii=...)."
-            )
-        at = [np.searchsorted(curve.radii, radii) for curve in seeds]
+        radii = seeds[0].radii
         gaps, errors, floors = (
-            np.stack([getattr(curve, field)[index] for curve, index in zip(seeds, at, strict=True)])
+            np.stack([getattr(curve, field) for curve in seeds])
             for field in ("gap", "standard_error", "floor")
         )
         # Trials of different seeds are drawn independently.
@@ -321,14 +302,7 @@ def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
 
 
 def trust_quartiles(trust: Floats, ranks: Ints) -> tuple[Floats, Floats]:
-    """Geometric mean rank and quartiles of Trust, shape (3, R), in ranges of growing Rank.
-
-    Examples
-    --------
-    >>> middle, quartiles = trust_quartiles(np.array([3.0, 5.0, 1.0]), np.array([1, 1, 2]))
-    >>> middle, quartiles[1]
-    (array([1., 2.]), array([4., 1.]))
-    """
+    """Geometric mean rank and quartiles of Trust, shape (3, R), in ranges of growing Rank."""
     # Low ranks have a range each.
     steps = np.arange(_STEPS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
     edges = np.unique(np.round(2.0 ** (steps / _STEPS_PER_DOUBLING)))

@@ -1,11 +1,7 @@
 """The paper's networks: reading their weights, training two of them, and running all over images.
 
-A checkpoint may be a plain state dictionary, one under a key such as ``state_dict``, or in two
-parts (feature model and classifier), each perhaps saved from a `torch.nn.DataParallel`. No code
-in a file is run.
-
 Training continues after the last whole epoch and extraction after the last whole shard, and both
-end with the same numbers. The order of an epoch depends on (seed, epoch), the augmentation of an
+end with the same numbers: the order of an epoch depends on (seed, epoch), the augmentation of an
 image on (seed, epoch, position in the epoch), dropout on (seed, step).
 """
 
@@ -60,11 +56,10 @@ def _import_torchvision() -> tuple[Any, Any]:
 
 
 def load_torchvision() -> tuple[Any, Any]:
-    """Return the modules `models` and `transforms` of torchvision.
+    """The modules `models` and `transforms` of torchvision.
 
-    A torchvision whose compiled library does not fit the installed torch refuses to be imported,
-    because it describes two operators of object detection that torch does not know then. Nothing
-    here detects objects, so the two are declared without an implementation.
+    A torchvision that was not built for the installed torch refuses to be imported, because torch
+    lacks two operators of object detection. They are declared here without an implementation.
     """
     try:
         return _import_torchvision()
@@ -129,22 +124,19 @@ class Architecture:
 class _SingleLinear(nn.Linear):
     """A linear layer in single precision, whatever the precision around it.
 
-    Half precision would round logits near 16 to multiples of 1/64, which changes probabilities
-    by a percent and makes ties of different scores. The layer costs next to nothing.
+    Half precision would round logits near 16 to multiples of 1/64, and make ties.
     """
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute logits in float32."""
         with torch.autocast(inputs.device.type, enabled=False):
             return super().forward(inputs.float())
 
 
 @final
 class Network(nn.Module):
-    """A torchvision network that takes images of bytes and normalises them where it runs.
+    """A torchvision network that takes images (n, 3, height, width) in uint8.
 
-    Bytes are a quarter of what floats would be, on the way to a GPU. `features` holds the output
-    of the average pool in the last forward pass.
+    `features` holds the output of the average pool in the last forward pass.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -165,7 +157,6 @@ class Network(nn.Module):
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of images (n, 3, height, width) in uint8."""
         scaled = images.float().div(255.0)
         inputs = scaled.sub(self.get_buffer("means")).div(self.get_buffer("deviations"))
         if images.is_cuda:
@@ -174,40 +165,34 @@ class Network(nn.Module):
         return logits
 
 
-def _torchvision_weights(file: str) -> str:
-    where = f"https://download.pytorch.org/models/{file}"
-    return f"The public one is {file} (torchvision, IMAGENET1K_V1): {where}"
-
-
-def _balanced_weights(folder: str, file: str) -> str:
-    where = f"https://dl.fbaipublicfiles.com/classifier-balancing/{folder}/models/{file}"
-    what = "classifier-balancing, instance-balanced sampling"
-    return f"The public one is {file} ({what}): {where}"
-
-
+_TORCHVISION = "The public one (IMAGENET1K_V1) is https://download.pytorch.org/models/"
+_BALANCED = (
+    "The public one (instance-balanced sampling) is "
+    "https://dl.fbaipublicfiles.com/classifier-balancing/"
+)
 _NOT_PUBLIC = "There is no public one: make it with trustsets paper train"
 ARCHITECTURES = {
     # The paper follows a pipeline that resizes to the crop itself for this dataset.
     "imagenet": Architecture(
-        "resnet50", _torchvision_weights("resnet50-0676ba61.pth"), resize=224, accuracy=0.761
+        "resnet50", f"{_TORCHVISION}resnet50-0676ba61.pth", resize=224, accuracy=0.761
     ),
     "imagenet-lt": Architecture(
         "resnext50_32x4d",
-        _balanced_weights("ImageNet_LT", "resnext50_uniform_e90.pth"),
+        f"{_BALANCED}ImageNet_LT/models/resnext50_uniform_e90.pth",
         accuracy=0.444,
     ),
     "places365": Architecture(
         "resnet152",
         f"{_NOT_PUBLIC} places365",
-        start=_torchvision_weights("resnet152-394f9c45.pth"),
+        start=f"{_TORCHVISION}resnet152-394f9c45.pth",
     ),
     "places365-lt": Architecture(
-        "resnet152", _balanced_weights("Places_LT", "resnet152_uniform.pth"), accuracy=0.302
+        "resnet152", f"{_BALANCED}Places_LT/models/resnet152_uniform.pth", accuracy=0.302
     ),
     "fitzpatrick17k": Architecture(
         "resnet18",
         f"{_NOT_PUBLIC} fitzpatrick17k",
-        start=_torchvision_weights("resnet18-f37072fd.pth"),
+        start=f"{_TORCHVISION}resnet18-f37072fd.pth",
         two_layer_head=True,
     ),
 }
@@ -218,9 +203,10 @@ ARCHITECTURES = {
 
 # Keys under which a checkpoint may keep its state dictionary, and the two parts of one.
 _WRAPPERS = ("state_dict_best", "state_dict", "model_state_dict", "model")
-_TWO_PARTS = (("feat_model", "classifier"), ("state_dict_model", "state_dict_classifier"))
+_FEATURES, _CLASSIFIER = "feat_model", "classifier"
 _PARALLEL = "module."
 _COUNTER = "num_batches_tracked"
+_LONGEST_REASON = 400
 
 
 @final
@@ -252,31 +238,19 @@ def read_weights(path: Path, source: str) -> Weights:
 
 def load_weights(network: Network, weights: Weights, *, without_head: bool = False) -> None:
     """Put weights into a network; every tensor must fit a parameter, and every parameter one."""
-    wanted, tensors = (
-        {name: state[name] for name in state if not (without_head and name.startswith(HEAD))}
-        for state in (network.body.state_dict(), weights.tensors)
-    )
+    state, tensors = network.body.state_dict(), weights.tensors
     # Networks saved by early versions of torch have no counters; nothing here reads them.
-    missing = [name for name in wanted if name not in tensors and not name.endswith(_COUNTER)]
-    further = [name for name in tensors if name not in wanted]
-    shapes = [
-        f"{name} is {tuple(tensors[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in wanted
-        if name in tensors and tensors[name].shape != wanted[name].shape
-    ]
-    problems = [
-        f"{len(names)} {what}, such as {', '.join(names[:SHOWN])}"
-        for what, names in [("missing", missing), ("without a place", further), ("misfits", shapes)]
-        if names
-    ]
-    if problems:
-        linear = [module for module in network.body.modules() if isinstance(module, nn.Linear)]
+    kept = {name: value for name, value in state.items() if name.endswith(_COUNTER)}
+    if without_head:
+        kept |= {name: value for name, value in state.items() if name.startswith(HEAD)}
+        tensors = {name: tensors[name] for name in tensors if not name.startswith(HEAD)}
+    try:
+        network.body.load_state_dict(kept | tensors)
+    except RuntimeError as error:
         raise InputError(
-            f"weights={weights.path} do not fit {type(network.body).__name__} with "
-            f"{linear[-1].out_features} classes: {'; '.join(problems)}. Give the weights of this "
-            "network."
-        )
-    network.body.load_state_dict(tensors, strict=False)
+            f"weights={weights.path} do not fit {type(network.body).__name__}: "
+            f"{' '.join(str(error).split())[:_LONGEST_REASON]}. Give the weights of this network."
+        ) from error
 
 
 def _read_safetensors(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -291,10 +265,7 @@ def _read_safetensors(path: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _read_pickled(path: Path) -> Any:
-    """Read a file of `torch.save`, letting it build tensors and plain numbers only.
-
-    Accuracies that were saved along are often NumPy scalars, which are as harmless.
-    """
+    """Read a file of `torch.save`, letting it build tensors, numbers and NumPy scalars only."""
     scalar = np.float64(0.0).__reduce__()[0]
     numpy_names = [
         (scalar, "numpy.core.multiarray.scalar"),
@@ -308,8 +279,7 @@ def _read_pickled(path: Path) -> Any:
     except Exception as error:
         raise InputError(
             f"weights={path}: not a checkpoint of tensors that can be read without running code "
-            f"({str(error).splitlines()[0][:200]}). Save its state dictionary alone, or as "
-            "safetensors."
+            f"({str(error)[:_LONGEST_REASON]}). Save its state dictionary alone."
         ) from error
 
 
@@ -321,20 +291,11 @@ def _flatten(path: Path, content: Any) -> dict[str, Tensor]:
             break
     if not isinstance(content, Mapping):
         raise InputError(f"weights={path}: holds a {type(content).__name__}, not named tensors.")
-    for features, classifier in _TWO_PARTS:
-        if features in content and classifier in content:
-            filled = [key for key, part in content.items() if isinstance(part, Mapping) and part]
-            further = [key for key in filled if key not in (features, classifier)]
-            if further:
-                raise InputError(
-                    f"weights={path}: has the parts {features} and {classifier}, and further ones "
-                    f"({further}) that this network has no place for; leaving them out would "
-                    "change what it computes."
-                )
-            head = _plain_names(path, content[classifier])
-            named = {name if name.startswith(HEAD) else HEAD + name: head[name] for name in head}
-            return _plain_names(path, content[features]) | named
-    return _plain_names(path, content)
+    if not (_FEATURES in content and _CLASSIFIER in content):
+        return _plain_names(path, content)
+    head = _plain_names(path, content[_CLASSIFIER])
+    named = {name if name.startswith(HEAD) else HEAD + name: head[name] for name in head}
+    return _plain_names(path, content[_FEATURES]) | named
 
 
 def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -343,7 +304,7 @@ def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
         raise InputError(
             f"weights={path}: not a state dictionary in a known form; besides tensors it has "
             f"{others[:SHOWN]}. Known are a plain one, one under {', '.join(_WRAPPERS)}, and the "
-            f"two parts {_TWO_PARTS[0]} or {_TWO_PARTS[1]}."
+            f"two parts {_FEATURES} and {_CLASSIFIER}."
         )
     return {str(name).removeprefix(_PARALLEL): value for name, value in state.items()}
 
@@ -373,10 +334,6 @@ class WorkOptions:
     progress: bool | None = None  # show progress bars; None does on a terminal
     half_precision: bool = True  # extract in half precision on a GPU
 
-    def __post_init__(self) -> None:
-        _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
-        _check_least(1, size=self.size, resize=self.resize, batch_size=self.batch_size)
-
     @property
     def n_workers(self) -> int:
         """Processes that decode images."""
@@ -384,26 +341,15 @@ class WorkOptions:
 
 
 def check_shared_memory(options: WorkOptions, batch_size: int) -> None:
-    """Refuse more processes than ``/dev/shm`` has room for, of which containers have little.
-
-    A process that finds it full is killed without a word.
-    """
+    """Refuse more processes than ``/dev/shm`` has room for: one that finds it full is killed."""
     needed = options.n_workers * _BATCHES_AHEAD * batch_size * 3 * options.size**2
     if not Path("/dev/shm").is_dir() or needed <= shutil.disk_usage("/dev/shm").free:
         return
     raise InputError(
-        f"{options.n_workers} processes that decode batches of {batch_size} images need about "
-        f"{needed / 2**20:,.0f} MB of shared memory, and /dev/shm has "
-        f"{shutil.disk_usage('/dev/shm').free / 2**20:,.0f} MB. Give the container more (docker "
-        "run --shm-size=4g), or use fewer --workers; 0 needs none."
+        f"{options.n_workers} processes need {needed / 2**20:,.0f} MB of shared memory, and "
+        "/dev/shm has less. Give the container more (docker run --shm-size=4g), or use fewer "
+        "--workers; 0 needs none."
     )
-
-
-def _check_least(least: int, **numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and number < least:
-            rule = "at least 1" if least else "0 or more"
-            raise InputError(f"{name} must be {rule}; got {number}.")
 
 
 def pick_device(name: str) -> torch.device:
@@ -419,10 +365,7 @@ def pick_device(name: str) -> torch.device:
 
 @final
 class UnreadableImages:
-    """Names and reasons of images that could not be read; too many are an error.
-
-    They are for the file ``unreadable.txt`` of a folder.
-    """
+    """Images that could not be read, for the file ``unreadable.txt``; too many are an error."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._file, self._limit = folder / UNREADABLE, limit
@@ -433,7 +376,7 @@ class UnreadableImages:
         self.add(part, listing, ((row, "no such file") for row in listing.missing()))
 
     def add(self, part: str, listing: Listing, failures: Iterable[tuple[int, str]]) -> None:
-        """Add rows with their reasons; once there are more than allowed, it is an error."""
+        """Add rows with their reasons."""
         self._reasons |= {(part, listing.path(row)): reason for row, reason in failures}
         count = len(self._reasons)
         if count > self._limit:
@@ -447,12 +390,11 @@ class UnreadableImages:
 
     def write(self) -> None:
         """Write the file, by part and path, or remove an old one where there is nothing to say."""
-        if not self._reasons:
-            self._file.unlink(missing_ok=True)
-            return
+        self._file.unlink(missing_ok=True)
         reasons = sorted(self._reasons.items())
         lines = (f"{part}\t{path}\t{reason}\n" for (part, path), reason in reasons)
-        write_text(self._file, "".join(lines))
+        if reasons:
+            write_text(self._file, "".join(lines))
 
 
 # What Pillow raises besides for files that are cut short, too large, or oddly made.
@@ -461,10 +403,7 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError
 
 @final
 class Images(Dataset[Any]):
-    """Images of one part of a dataset, by (row, seed of its augmentation, if it has any).
-
-    `transform` makes a uint8 tensor of one shape from a PIL image in RGB.
-    """
+    """Images of one part of a dataset, by (row, seed of its augmentation, if it has any)."""
 
     def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
         self.part, self.listing = part, listing
@@ -477,10 +416,8 @@ class Images(Dataset[Any]):
         """Row, and the image or why there is none."""
         row, seed = key
         image = self.open(row)
-        if isinstance(image, str):
-            return row, image
-        if seed is None:
-            return row, self._transform(image)
+        if isinstance(image, str) or seed is None:
+            return row, image if isinstance(image, str) else self._transform(image)
         # The draws belong to the sample alone, whichever process makes them.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -564,11 +501,6 @@ class Recipe:
     balanced: bool  # draw images with replacement, each class equally often
     augmentation: str  # "skin" or "scene"
 
-    def __post_init__(self) -> None:
-        _check_least(1, epochs=self.epochs, batch_size=self.batch_size)
-        if not 0.0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be positive; got {self.learning_rate}.")
-
     def rate(self, epoch: int, done: float) -> float:
         """Learning rate in an epoch (from 0) with a share of the whole training done."""
         if self.schedule == "steps":
@@ -576,7 +508,7 @@ class Recipe:
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Make a fresh optimiser."""
+        """A fresh optimiser."""
         if self.optimizer == "adam":
             return torch.optim.Adam(parameters, lr=self.learning_rate)
         return torch.optim.SGD(
@@ -625,27 +557,6 @@ RECIPES = {
 """How the two networks of the paper that are not public are trained, by dataset."""
 
 
-@final
-@dataclass(frozen=True)
-class EpochSummary:
-    """Sums over the training images of one epoch."""
-
-    epoch: int
-    images: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy."""
-        return self.loss_sum / max(self.images, 1)
-
-    @property
-    def accuracy(self) -> float:
-        """Share of images classified right, as augmented and with dropout."""
-        return self.correct / max(self.images, 1)
-
-
 def train_dataset(
     name: str,
     images: Path,
@@ -654,11 +565,11 @@ def train_dataset(
     *,
     options: WorkOptions | None = None,
     **changes: Any,
-) -> tuple[Path, list[EpochSummary]]:
+) -> tuple[Path, list[dict[str, Any]]]:
     """Fine-tune the paper's network for a dataset, from weights of ImageNet.
 
-    An earlier run in the folder is continued. `changes` are fields of the `Recipe`. Gives the path
-    of the final weights, and how the epochs went.
+    An earlier run in the folder is continued. `changes` are fields of the `Recipe`. Returns the
+    path of the final weights, and images, loss and accuracy of each epoch.
     """
     from safetensors.torch import save
 
@@ -676,7 +587,7 @@ def train_dataset(
         torch.manual_seed(options.seed)
         network = architecture.build(len(dataset.classes))
         load_weights(network, weights, without_head=True)
-        history = _Training(dataset, network, recipe, folder, options).run()
+        history = _Training(dataset.parts[TRAIN], network, recipe, folder, options).run()
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
@@ -695,33 +606,25 @@ class _Training:
     """One training: network, optimiser, and the epochs so far."""
 
     def __init__(
-        self,
-        dataset: ImageSet,
-        network: Network,
-        recipe: Recipe,
-        folder: Path,
-        options: WorkOptions,
+        self, listing: Listing, network: Network, recipe: Recipe, folder: Path, options: WorkOptions
     ) -> None:
-        self._recipe, self._seed, self._options = recipe, options.seed, options
-        self._listing = dataset.parts[TRAIN]
-        self._images = Images(TRAIN, self._listing, recipe.transform(options.size))
-        self._steps_per_epoch = -(-len(self._listing) // recipe.batch_size)
+        self._listing, self._network, self._recipe = listing, network, recipe
+        self._options, self._device = options, pick_device(options.device)
+        self._images = Images(TRAIN, listing, recipe.transform(options.size))
+        self._steps_per_epoch = -(-len(listing) // recipe.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         start = _arrays(network.body.state_dict())
-        weights = [list(start), digest(*start.values())]
-        drawn = [options.seed, options.size, self._listing.digest()]
-        self._setting = identity([asdict(recipe), *drawn, weights])
-        self._device, self._network = pick_device(options.device), network
+        drawn = [options.seed, options.size, listing.digest()]
+        self._setting = identity([asdict(recipe), *drawn, [*start], digest(*start.values())])
         network.move(self._device)
         for name, parameter in network.body.named_parameters():
             parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimizer = recipe.make_optimizer(trained)
-        self._history: list[EpochSummary] = []
+        self._history: list[dict[str, Any]] = []
 
-    def run(self) -> list[EpochSummary]:
-        """Train to the end, from wherever an earlier run was."""
+    def run(self) -> list[dict[str, Any]]:
         self._unreadable.add_missing(TRAIN, self._listing)
         self._resume()
         for epoch in range(len(self._history), self._recipe.epochs):
@@ -730,26 +633,29 @@ class _Training:
         self._unreadable.write()
         return self._history
 
-    def _run_epoch(self, epoch: int) -> EpochSummary:
-        summary, step = EpochSummary(epoch), epoch * self._steps_per_epoch
+    def _run_epoch(self, epoch: int) -> dict[str, Any]:
+        """Images, loss and accuracy of an epoch, as augmented and with dropout."""
+        n, total, right = 0, 0.0, 0
+        step = epoch * self._steps_per_epoch
         self._network.train()
-        keys = _epoch_batches(self._listing, self._recipe, self._seed, epoch)
+        keys = _epoch_batches(self._listing, self._recipe, self._options.seed, epoch)
         title = f"Epoch {epoch + 1} of {self._recipe.epochs}"
         for images, rows in self._images.batches(keys, title, 0, self._options, self._unreadable):
             if len(rows):
                 labels = torch.from_numpy(self._listing.labels)[rows]
-                summary = self._make_step(images, labels, step, summary)
+                loss, correct = self._make_step(images, labels, epoch, step)
+                n, total, right = n + len(rows), total + loss * len(rows), right + correct
             step += 1
-        return summary
+        return {"images": n, "loss": total / max(n, 1), "accuracy": right / max(n, 1)}
 
     def _make_step(
-        self, images: Tensor, labels: Tensor, step: int, summary: EpochSummary
-    ) -> EpochSummary:
-        """One step of the optimiser; gives the summary with its loss added."""
+        self, images: Tensor, labels: Tensor, epoch: int, step: int
+    ) -> tuple[float, int]:
+        """One step of the optimiser; gives the loss, and how many images are right."""
         steps = self._recipe.epochs * self._steps_per_epoch
         for group in self._optimizer.param_groups:
-            group["lr"] = self._recipe.rate(summary.epoch, step / steps)
-        torch.manual_seed(_draw(self._seed, _DROPOUT, step))
+            group["lr"] = self._recipe.rate(epoch, step / steps)
+        torch.manual_seed(_draw(self._options.seed, _DROPOUT, step))
         inputs = images.to(self._device, non_blocking=True)
         targets = labels.to(self._device, non_blocking=True)
         half = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -762,21 +668,16 @@ class _Training:
         value = float(loss.detach())
         if not np.isfinite(value):
             raise TrustSetsError(
-                f"the training diverged in epoch {summary.epoch + 1} (loss {value}); lower the "
-                f"learning rate, now {self._recipe.learning_rate}, and use another folder."
+                f"the training diverged in epoch {epoch + 1} (loss {value}); lower the learning "
+                f"rate, now {self._recipe.learning_rate}, and use another folder."
             )
-        return replace(
-            summary,
-            images=summary.images + len(labels),
-            loss_sum=summary.loss_sum + value * len(labels),
-            correct=summary.correct + int((logits.argmax(1) == targets).sum()),
-        )
+        return value, int((logits.argmax(1) == targets).sum())
 
     def _save(self) -> None:
         moments = self._optimizer.state_dict()["state"]
         state = {
             "setting": self._setting,
-            "history": [asdict(summary) for summary in self._history],
+            "history": self._history,
             "network": _arrays(self._network.body.state_dict()),
             "optimizer": {str(number): _arrays(values) for number, values in moments.items()},
         }
@@ -791,7 +692,7 @@ class _Training:
                 f"{self._checkpoint} is of a training with other images, start weights, seed or "
                 "options; use the same, or another folder."
             )
-        self._history = [EpochSummary(**summary) for summary in state["history"]]
+        self._history = state["history"]
         # Network and optimiser know which of their tensors belong on the device.
         self._network.body.load_state_dict(_tensors(state["network"]))
         moments = {int(number): _tensors(values) for number, values in state["optimizer"].items()}
@@ -851,25 +752,13 @@ SHARD_ROWS = 16_384
 _SMALL_COLUMNS = ("rows", "labels", "predicted")
 
 
-@final
-@dataclass(frozen=True)
-class PartSummary:
-    """Outcome of one part."""
-
-    part: str
-    images: int
-    unreadable: int
-    run: int  # images of this run; the others were there before
-    seconds: float
-    accuracy: float
-
-
 def extract_dataset(
     name: str, images: Path, weights: Path, folder: Path, *, options: WorkOptions | None = None
-) -> list[PartSummary]:
-    """Run the paper's network over all parts of one of its datasets and write the outputs.
+) -> list[dict[str, Any]]:
+    """Run the paper's network over one of its datasets; an earlier run in `folder` is continued.
 
-    `folder` is described in `trustsets_paper.sources`; an earlier run there is continued.
+    Returns for each part the number of images, how many are unreadable and were run now, seconds
+    and accuracy.
     """
     options = options or WorkOptions()
     device = pick_device(options.device)
@@ -910,20 +799,17 @@ def extract_dataset(
         summaries.append(summary)
         if part != TRAIN:
             check_class_order(dataset, columns["labels"], columns["predicted"])
-    _warn_of_accuracy(name, architecture.accuracy, summaries[-1].accuracy)
-    replace(description, rows={item.part: item.images for item in summaries}).write(folder)
-    return summaries
-
-
-def _warn_of_accuracy(name: str, published: float | None, accuracy: float) -> None:
+    replace(description, rows={item["part"]: item["images"] for item in summaries}).write(folder)
+    accuracy, published = summaries[-1]["accuracy"], architecture.accuracy
     if published is not None and abs(accuracy - published) > _ACCURACY_SLACK:
         warnings.warn(
             f"the network is right for {accuracy:.1%} of the held-out images of {name}; "
             f"{published:.1%} is published for its weights. Check the weights, the order of the "
             "classes, and the preparation of the images (--resize).",
             TrustSetsWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
+    return summaries
 
 
 def _begin(folder: Path, description: Description) -> None:
@@ -957,11 +843,8 @@ class _Extraction:
     options: WorkOptions
     unreadable: UnreadableImages
 
-    def run(self, images: Images) -> tuple[PartSummary, Shard]:
-        """Make the shards that are not there, and name the images left out.
-
-        Gives the summary, and rows, labels and predicted classes.
-        """
+    def run(self, images: Images) -> tuple[dict[str, Any], Shard]:
+        """Make the shards that are not there; gives rows, labels and predicted classes, too."""
         start, size = time.perf_counter(), self.options.batch_size
         n, shard_rows = len(images), -(-SHARD_ROWS // size) * size
         paths = {
@@ -989,7 +872,6 @@ class _Extraction:
         return self._summary(images, small, there, time.perf_counter() - start), small
 
     def _outputs(self, images: Images, batches: Sequence[range], done: int) -> Iterator[Shard]:
-        """Outputs of each batch."""
         keys = [[(row, None) for row in rows] for rows in batches]
         for inputs, readable in images.batches(
             keys, images.part, done, self.options, self.unreadable
@@ -1010,7 +892,9 @@ class _Extraction:
             tensors["logits"] = logits
         return {name: value.cpu().numpy() for name, value in tensors.items()}
 
-    def _summary(self, images: Images, columns: Shard, there: int, seconds: float) -> PartSummary:
+    def _summary(
+        self, images: Images, columns: Shard, there: int, seconds: float
+    ) -> dict[str, Any]:
         rows, part = columns["rows"], images.part
         left_out = np.setdiff1d(np.arange(len(images)), rows).tolist()
         for row in left_out:
@@ -1020,14 +904,14 @@ class _Extraction:
         self.unreadable.write()
         if rows.size == 0:
             raise InputError(f"no image of part {part!r} of the dataset could be read.")
-        return PartSummary(
-            part=part,
-            images=len(rows),
-            unreadable=len(left_out),
-            run=len(rows) - there,
-            seconds=seconds,
-            accuracy=float(np.mean(columns["predicted"] == columns["labels"])),
-        )
+        return {
+            "part": part,
+            "images": len(rows),
+            "unreadable": len(left_out),
+            "run": len(rows) - there,
+            "seconds": seconds,
+            "accuracy": float(np.mean(columns["predicted"] == columns["labels"])),
+        }
 
 
 def _join(shards: Sequence[Shard]) -> Shard:

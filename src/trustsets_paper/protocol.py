@@ -1,8 +1,7 @@
 """The paper's protocol on one dataset: options, methods, and the experiment stage by stage.
 
 The stages are trust, temperature, sets and metrics. Results are stored by the content of their
-inputs: equal inputs are never worked on twice, and a changed option gives new keys to what depends
-on it and to nothing else. A killed run continues where it was, and a damaged file is made again.
+inputs, so that a killed run continues, and a changed option redoes what depends on it.
 """
 
 import os
@@ -57,10 +56,13 @@ SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
 """Nonconformity scores by their names in table 5."""
 MAIN_SCORE = "APS"
 """Score of all tables but one, of the figures, of the degrees and of the ablation."""
-PAPER_DEGREE = 5
-"""Degree of all tables of the paper."""
 RANK_SHOWN = "conf_rank_shown"
 """Table by Conf and Rank for the figures: the same edges for all seeds."""
+TRUST_OPTIONS: dict[str, dict[str, Any]] = {
+    "code": {"normalize": True, "neighbour": 2, "squared": True},
+    "text": {"normalize": False, "neighbour": 1, "squared": False},
+}
+"""Parameters of the trust score in the authors' code, and in the paper's text."""
 _LARGEST = 10_000
 # The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
 _RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
@@ -74,9 +76,7 @@ class Options:
     """Options of an experiment.
 
     With ``bins="text"`` Trust and Rank are divided within each confidence bin, as the paper's text
-    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does. They divided
-    features by their norm and used the second neighbour and squared distances in Trust; the paper's
-    text says False, 1 and False.
+    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does.
     """
 
     alpha: float = 0.1
@@ -84,13 +84,11 @@ class Options:
     splits: Literal["package", "authors"] = "package"  # which halves a seed stands for
     scores: tuple[str, ...] = tuple(SCORES)
     degrees: tuple[int, ...] = tuple(range(1, 6))  # of CONDITIONAL with the main score
-    degree: int = PAPER_DEGREE  # the one in the tables
+    degree: int = 5  # the one in the tables
     bins: Literal["text", "code"] = "text"
     # Each bin holds its upper edge; "quantiles" are those of the ranks, in the figures too.
     rank_edges: tuple[float, ...] | Literal["quantiles"] | None = None
-    normalize: bool = True
-    neighbour: int = 2
-    squared: bool = True
+    trust: Literal["code", "text"] = "code"  # one of `TRUST_OPTIONS`
     balls: Literal["package", "authors"] = "package"  # theirs: the first seed, new centres
     ablation: bool = False  # also condition on Conf alone and on Trust alone
     device: str = "cpu"  # where trust scores are computed; results do not depend on it
@@ -108,8 +106,8 @@ class Options:
         object.__setattr__(self, "scores", usual)
         if min(self.all_degrees) < 1:
             raise InputError(f"degrees must be at least 1; got {min(self.all_degrees)}.")
-        rules = {"bins": ("text", "code"), "splits": ("package", "authors")}
-        for name, choices in (rules | {"balls": ("package", "authors")}).items():
+        for name in ("bins", "trust", "splits", "balls"):
+            choices = ("text", "code") if name in ("bins", "trust") else ("package", "authors")
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} must be one of {choices}; got {getattr(self, name)!r}.")
         if isinstance(self.rank_edges, tuple):
@@ -120,11 +118,6 @@ class Options:
         """Degrees to run: those of the curve and the one of the tables."""
         return tuple(sorted({*self.degrees, self.degree}))
 
-    @property
-    def trust_options(self) -> dict[str, Any]:
-        """Parameters of the paper's trust score."""
-        return {name: getattr(self, name) for name in ("normalize", "neighbour", "squared")}
-
     def edges_by_hand(self, dataset: str) -> tuple[float, ...] | None:
         """Edges of Rank: as asked for, those of the authors, or None for quantiles."""
         if self.rank_edges == "quantiles":
@@ -132,13 +125,7 @@ class Options:
         return self.rank_edges or _RANK_EDGES.get(dataset)
 
     def partitions(self, dataset: str) -> dict[str, Partition]:
-        """Evaluation bins.
-
-        Examples
-        --------
-        >>> Options(bins="code").partitions("places365")["conf_rank"].ties
-        'quantiles'
-        """
+        """Evaluation bins."""
         nested, edges = self.bins == "text", self.edges_by_hand(dataset)
         ties: Literal["split", "quantiles"] = "split" if nested else "quantiles"
         # Ten bins of Conf of equal width, each divided at quartiles of Trust.
@@ -159,13 +146,7 @@ class Options:
 
 
 def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
-    """Return the bins that "auto" stands for: those behind the printed numbers, if there are any.
-
-    Examples
-    --------
-    >>> choose_bins("auto", "imagenet"), choose_bins("auto", "mine"), choose_bins("text", "mine")
-    ('code', 'text', 'text')
-    """
+    """The bins that "auto" stands for: those behind the printed numbers, if there are any."""
     if asked != "auto":
         return asked
     return "code" if dataset in PAPER_DATASETS else "text"
@@ -193,17 +174,9 @@ def parse_numbers(text: str, name: str) -> tuple[int, ...]:
 
 
 def parse_edges(text: str | None, name: str) -> tuple[float, ...] | Literal["quantiles"] | None:
-    """Edges of bins from a list of numbers, or the word "quantiles"; None for no text.
-
-    Examples
-    --------
-    >>> parse_edges("0,1,2,4,1000", "--rank-edges")
-    (0.0, 1.0, 2.0, 4.0, 1000.0)
-    """
-    if text is None:
-        return None
-    if text == "quantiles":
-        return "quantiles"
+    """Edges of bins from a list of numbers, or the word "quantiles"; None for no text."""
+    if text is None or text == "quantiles":
+        return None if text is None else "quantiles"
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -251,7 +224,7 @@ class Method:
 
     @property
     def title(self) -> str:
-        """Name with the degree, if there is one."""
+        """Name with the degree."""
         return self.name if self.degree is None else f"{self.name} of degree {self.degree}"
 
     def cell(self, score: str) -> "Cell":
@@ -358,13 +331,7 @@ def _groupwise(name: str, columns: Sequence[str], kind: Callable[..., Predictor]
 
 
 def _describe(predictor: Predictor) -> str:
-    """All options of a predictor as one text; equal texts mean equal methods.
-
-    Examples
-    --------
-    >>> _describe(AuthorsStandard(score=APS())) == _describe(AuthorsStandard(score=RAPS()))
-    False
-    """
+    """All options of a predictor as one text; equal texts mean equal methods."""
     options = predictor.get_params(deep=False)
     used = [f"{name}={value!r}" for name, value in sorted(options.items()) if value is not None]
     return f"{type(predictor).__name__}({', '.join(used)})"
@@ -376,13 +343,11 @@ def _describe(predictor: Predictor) -> str:
 @final
 @dataclass(frozen=True)
 class Tally:
-    """How often a stage was worked on or reused, and how long it takes."""
+    """How often a stage was worked on or reused, and the seconds of work."""
 
     made: int = 0
     reused: int = 0
-    seconds: float = 0.0  # of the work done now
-    saved: float = 0.0  # that reused results took when they were made
-    cpu: float = 0.0  # processor time on all cores, now and before
+    seconds: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(add, astuple(self), astuple(other)))
@@ -390,60 +355,39 @@ class Tally:
 
 @final
 class StageCache:
-    """Results of stages in a folder, each one checksummed file.
-
-    Examples
-    --------
-    >>> cache = StageCache(None)
-    >>> cache.get("double", {"x": 2}, lambda: {"result": 4})["result"]
-    4
-    >>> cache.tallies["double"].made
-    1
-    """
+    """Results of stages in a folder, each one checksummed file; without a folder none is kept."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, *, force: bool = False) -> None:
         self._folder = None if folder is None else Path(folder)
         self._force = force
         self.tallies: dict[str, Tally] = {}
-        self.details: dict[str, dict[str, Tally]] = {}
 
     def get(
-        self,
-        stage: str,
-        inputs: dict[str, Any],
-        make: Callable[[], dict[str, Any]],
-        *,
-        label: str | None = None,
-        version: int = 1,
+        self, stage: str, inputs: dict[str, Any], make: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """Return the result for these inputs: the stored one, or what `make` gives."""
-        key = identity({"stage": stage, "version": version, "inputs": inputs})
+        key = identity({"stage": stage, "inputs": inputs})
         path = self._folder and self._folder / stage / f"{key}.safetensors"
         stored = None if path is None or self._force else read_kept(path)
-        if isinstance(stored, dict) and stored.keys() == {"seconds", "cpu", "result"}:
-            self._add(stage, label, Tally(0, 1, 0.0, stored["seconds"], stored["cpu"]))
-            return dict(stored["result"])
-        with self.timed(stage, label) as times:
+        if isinstance(stored, dict):
+            self._add(stage, Tally(reused=1))
+            return stored
+        with self.timed(stage):
             result = make()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, times | {"result": result})
+            write(path, result)
         return result
 
     @contextmanager
-    def timed(self, name: str, label: str | None = None) -> Iterator[dict[str, float]]:
-        """Time some work; the dict that it gives has the times at the end."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        times: dict[str, float] = {}
-        yield times
-        times |= {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-        self._add(name, label, Tally(1, 0, times["seconds"], 0.0, times["cpu"]))
+    def timed(self, name: str) -> Iterator[None]:
+        """Time some work."""
+        start = time.perf_counter()
+        yield
+        self._add(name, Tally(made=1, seconds=time.perf_counter() - start))
 
-    def _add(self, name: str, label: str | None, more: Tally) -> None:
+    def _add(self, name: str, more: Tally) -> None:
         self.tallies[name] = self.tallies.get(name, Tally()) + more
-        if label is not None:
-            labels = self.details.setdefault(name, {})
-            labels[label] = labels.get(label, Tally()) + more
 
 
 # --- the experiment
@@ -537,11 +481,9 @@ class Experiment:
     ) -> Run:
         """Run what is not in the cache."""
         options, tallies = self.options, self.cache.tallies
-        with self.cache.timed("content of the inputs"):
-            _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         source = self.source
         if source.has_trust:
-            source = self._with_trust("paper", TrustScore(**options.trust_options))
+            source = self._with_trust("paper", TrustScore(**TRUST_OPTIONS[options.trust]))
             self._default_source = self._with_trust("default", TrustScore())
             tally = tallies["trust"]
             say(f"Trust scores: {tally.made} made in {tally.seconds:.1f} s, {tally.reused} reused.")
@@ -568,9 +510,7 @@ class Experiment:
             "train": source.train_digest,
             "features": source.features_digest,
             "predicted": digest(*(part.predicted for part in source.parts.values())),
-            "options": {
-                option: getattr(score, option) for option in ("normalize", "neighbour", "squared")
-            },
+            "options": {option: getattr(score, option) for option in TRUST_OPTIONS["code"]},
         }
 
         def make() -> dict[str, Any]:
@@ -595,19 +535,19 @@ class Experiment:
 
     def _run_cell(self, run: Run, split: _Split, score: str, method: Method) -> None:
         if method.size_of is None:
-            covered, sizes = self._outcomes(split, score, method)
+            outcomes = self._outcomes(split, score, method)
         else:
             size = run.evaluations[method.size_of.cell(score)][-1].sizes.mean
-            covered, sizes = self._sized_outcomes(split, score, method, size)
+            outcomes = self._sized_outcomes(split, score, size)
         shown = method.degree in (None, self.options.degree) and score == MAIN_SCORE
         if self.options.balls == "authors" and split.seed != self.seeds[0]:
             shown = False
-        evaluation, curve = self._metrics(split, covered, sizes, self._balls if shown else None)
+        evaluation, curve = self._metrics(split, **outcomes, balls=self._balls if shown else None)
         run.evaluations.setdefault(method.cell(score), []).append(evaluation)
         if curve is not None:
             run.balls.setdefault(method.cell(score), []).append(curve)
 
-    def _outcomes(self, split: _Split, score: str, method: Method) -> tuple[Bools, Ints]:
+    def _outcomes(self, split: _Split, score: str, method: Method) -> dict[str, Any]:
         """Which sets of one cell contain the label, and their sizes."""
         assert method.make is not None  # rows with the size of another one have no predictor
         predictor = method.make(SCORES[score], split.temperature)
@@ -629,38 +569,23 @@ class Experiment:
                 # Reusing calibration samples and small groups are part of the experiment.
                 warnings.simplefilter("ignore", TrustSetsWarning)
                 sets = predictor.calibrate(parts[0]).predict_set(parts[1], self.options.alpha)
-            return {
-                "covered": sets.covers(split.test.labels),
-                "sizes": sets.sizes.astype(np.int32),
-            }
+            return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes}
 
-        return self._stored_sets(inputs, make, method.title)
+        return self.cache.get("sets", inputs, make)
 
-    def _sized_outcomes(
-        self, split: _Split, score: str, method: Method, size: float
-    ) -> tuple[Bools, Ints]:
+    def _sized_outcomes(self, split: _Split, score: str, size: float) -> dict[str, Any]:
         """Sets of one threshold for all, with the mean size of another method's sets."""
         inputs = split.key | {"size": size, "score": repr(SCORES[score])}
         inputs["temperature"] = split.temperature
 
         def make() -> dict[str, Any]:
             covered, sizes = sets_of_size(SCORES[score], split.test, split.temperature, size)
-            return {"covered": covered, "sizes": sizes.astype(np.int32)}
+            return {"covered": covered, "sizes": sizes}
 
-        return self._stored_sets(inputs, make, method.title)
-
-    def _stored_sets(
-        self, inputs: dict[str, Any], make: Callable[[], dict[str, Any]], title: str
-    ) -> tuple[Bools, Ints]:
-        result = self.cache.get("sets", inputs, make, label=title)
-        return result["covered"], result["sizes"].astype(np.int64)
+        return self.cache.get("sets", inputs, make)
 
     def _metrics(
-        self,
-        split: _Split,
-        covered: Bools,
-        sizes: Ints,
-        balls: Balls | None,
+        self, split: _Split, covered: Bools, sizes: Ints, balls: Balls | None
     ) -> tuple[Evaluation, BallCurve | None]:
         bins = self.options.partitions(self.source.name)
         if not self.source.has_trust:
@@ -710,9 +635,8 @@ class Experiment:
         features = self.source.tested.features
         if features is None or len(features) < 2:
             return None
-        with self.cache.timed("radii of the balls"):
-            redraw = self.options.balls == "authors"
-            return Balls(radii=Balls().typical_radii(features), redraw=redraw)
+        redraw = self.options.balls == "authors"
+        return Balls(radii=Balls().typical_radii(features), redraw=redraw)
 
 
 def sets_of_size(
@@ -720,8 +644,7 @@ def sets_of_size(
 ) -> tuple[Bools, Ints]:
     """Which sets contain the label and their sizes, at the threshold that gives a mean size.
 
-    No label is used: the threshold is the score of the n-th class that enters any set, n the sum of
-    the sizes. Equal scores enter together.
+    The threshold is the score of the n-th class that enters any set, n the sum of the sizes.
     """
     scores = score.matrix(test, temperature=temperature)
     total = min(max(round(size * len(test)), 1), scores.size)

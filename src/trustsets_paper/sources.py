@@ -1,9 +1,7 @@
 """The model outputs that an experiment runs on, and the folder that extraction writes.
 
-A source is a folder of ``trustsets paper extract``, a pair of files ``NAME_pool`` and
-``NAME_train``, or any file of model outputs with or without a file of training samples. The page
-about the paper describes the folder. ``rows`` in its shards are row numbers of ``samples.parquet``;
-those of unreadable images are absent. Labels are positions in ``classes``.
+``rows`` in the shards of the folder are row numbers of ``samples.parquet``; those of unreadable
+images are absent. Labels are positions in ``classes``.
 """
 
 import json
@@ -22,7 +20,14 @@ from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
 from trustsets_paper.authors import authors_halves
 
-__all__ = ["Description", "Source", "is_extracted", "read_extracted", "read_source", "write_text"]
+__all__ = [
+    "Description",
+    "Source",
+    "is_extracted",
+    "read_extracted",
+    "read_source",
+    "write_text",
+]
 
 PAPER_DATASETS = ("imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick17k")
 """Datasets of the paper."""
@@ -39,14 +44,8 @@ _SUFFIXES = (".npz", ".parquet", ".safetensors")
 class Source:
     """Samples to calibrate and test on, and training samples for the trust score.
 
-    Attributes
-    ----------
-    name : str
-        Name of the dataset.
-    parts : dict of str to ModelOutputs
-        ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
-    train : (features, labels), optional
-        Training samples; labels are named like the classes of the parts.
+    `parts` are ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
+    `train` are features and labels.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Source:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the group columns."""
+        """Group columns."""
         return tuple(self.tested.groups)
 
     @property
@@ -96,12 +95,12 @@ class Source:
 
     @cached_property
     def train_digest(self) -> str:
-        """Names the content of the training samples."""
+        """Digest of the training samples."""
         return "none" if self.train is None else digest(*self.train)
 
     @cached_property
     def outputs_digest(self) -> dict[str, str]:
-        """Names the content of logits, labels and row numbers of each part."""
+        """Digest of logits, labels and row numbers of each part."""
         return {
             part: digest(outputs.logits, outputs.codes, outputs.rows, outputs.classes)
             for part, outputs in self.parts.items()
@@ -109,12 +108,12 @@ class Source:
 
     @cached_property
     def features_digest(self) -> str:
-        """Names the content of the features of all parts."""
+        """Digest of the features of all parts."""
         return digest(*(part.features for part in self.parts.values()))
 
     @cached_property
     def groups_digest(self) -> dict[str, str]:
-        """Names the content of each group column."""
+        """Digest of each group column."""
         parts = self.parts.values()
         return {name: digest(*(part.groups[name] for part in parts)) for name in self.groups}
 
@@ -124,10 +123,7 @@ class Source:
         return replace(self, parts=parts)
 
     def split(self, seed: int, rule: str = "package") -> tuple[ModelOutputs, ModelOutputs]:
-        """Calibration and test samples: halves stratified by class, or the fixed parts.
-
-        With ``rule="authors"`` the halves are those of the authors' code.
-        """
+        """Calibration and test samples: halves stratified by class, or the fixed parts."""
         if self.fixed_split:
             return self.parts[VAL], self.parts[TEST]
         pool = self.parts[POOL]
@@ -143,8 +139,8 @@ def read_source(
     """Find and read the outputs of a dataset.
 
     `data` is a folder that ``trustsets paper extract`` wrote, or one that holds such a folder; a
-    folder with ``NAME_pool`` and ``NAME_train`` files; or one file of outputs, to which `train` may
-    add training samples. `groups` are arrays that are group columns, besides ``group_NAME``.
+    folder with files ``NAME_pool`` and ``NAME_train``; or one file of outputs, to which `train` may
+    add training samples. `groups` are group columns, besides ``group_NAME``.
     """
     from trustsets.files import open_outputs, read_training
 
@@ -158,9 +154,8 @@ def read_source(
         pool = _paired(data, f"{name}_pool")
         if pool is None:
             raise InputError(
-                f"{data}: holds neither extracted outputs ({_DESCRIPTION}) nor a file "
-                f"{name}_pool.npz. Name the folder that trustsets paper extract wrote, or a file "
-                "of outputs."
+                f"{data}: holds neither extracted outputs ({_DESCRIPTION}) nor {name}_pool.npz. "
+                "Name the folder that trustsets paper extract wrote, or a file of outputs."
             )
         data, train = pool, train or _paired(data, f"{name}_train")
     outputs = open_outputs(data, groups=groups).read()

@@ -1,15 +1,15 @@
 """The paper's tables from one run or from several, next to the printed numbers.
 
-Table 1 has the methods with APS, table 2 the methods by group, table 3 the correlation of Trust and
-Rank, table 4 principal components as function class, table 5 the methods by score. CONDITIONAL by
-degree is not in the paper as a table. The printed numbers are in ``printed_tables.json``, with two
-digits after the point as in the paper, and those of the authors' notebook with six.
+The printed numbers are in ``printed_tables.json``, with two digits after the point as in the paper,
+and those of the authors' notebook with six.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import resources
 from itertools import groupby, product
 from typing import Any, ClassVar, final
 
@@ -17,13 +17,7 @@ import numpy as np
 from scipy import stats
 
 from trustsets import compare
-from trustsets.metrics import (
-    Correlation,
-    Evaluation,
-    markdown_table,
-    title,
-)
-from trustsets_paper.authors import AUTHORS, publication
+from trustsets.metrics import Correlation, Evaluation, markdown_table, title
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
@@ -39,6 +33,7 @@ from trustsets_paper.protocol import (
 )
 
 __all__ = [
+    "AUTHORS",
     "CorrelationTable",
     "Number",
     "PaperTable",
@@ -48,7 +43,6 @@ __all__ = [
     "cross_tables",
     "paper_tables",
     "printed_correlation",
-    "printed_source",
     "printed_values",
     "share_by_chance",
     "summarise",
@@ -86,28 +80,28 @@ class Printed:
         return self.exact_mean, self.exact_error, 0.0
 
 
-def printed_source() -> str:
-    """Return the publication that the numbers come from."""
-    return str(publication()["source"])
+def read_json(name: str) -> Any:
+    """Content of a file of the package."""
+    return json.loads(resources.files("trustsets_paper").joinpath(name).read_text("utf-8"))
+
+
+_PUBLICATION: dict[str, Any] = read_json("printed_tables.json")
+PRINTED_SOURCE: str = _PUBLICATION["source"]
+"""The publication that the printed numbers come from."""
+AUTHORS: dict[str, Any] = _PUBLICATION["authors"]
+"""Repository and commit of the authors, and the numbers of their notebook."""
 
 
 @cache
 def printed_values() -> dict[tuple[int | None, str, str, str, str], Printed]:
     """All numbers of tables 1, 2, 4 and 5, by table, dataset, score, method and column.
 
-    Columns are named as in ``Evaluation.metrics``. Tables 4 and 5 repeat the rows of table 1.
-
-    Examples
-    --------
-    >>> printed_values()[5, "imagenet", "softmax", "CONDITIONAL", "size"].mean
-    98.36
-    >>> printed_values()[1, "imagenet", "APS", "STANDARD", "conf_trust.gap"].exact_mean
-    6.348068
+    Columns are named as in ``Evaluation.metrics``.
     """
     exact = _values(AUTHORS["notebook"])
     return {
         (int(number), *key): Printed(*value, *exact.get(key, ()))
-        for number, table in publication()["tables"].items()
+        for number, table in _PUBLICATION["tables"].items()
         for key, value in _values(table).items()
     }
 
@@ -123,14 +117,8 @@ def _values(table: dict[str, Any]) -> dict[tuple[str, str, str, str], list[float
 
 
 def printed_correlation(dataset: str) -> dict[str, Any] | None:
-    """Row of table 3, or None where the paper has none; p-values are texts such as ``< 0.001``.
-
-    Examples
-    --------
-    >>> printed_correlation("places365")["pearson_p"]
-    '0.004'
-    """
-    rows = publication()["tables"]["3"]["rows"]
+    """Row of table 3, or None where the paper has none; p-values are texts such as ``< 0.001``."""
+    rows = _PUBLICATION["tables"]["3"]["rows"]
     return next((row for row in rows if row["dataset"] == dataset), None)
 
 
@@ -158,8 +146,7 @@ class Number:
     def differs(self) -> bool:
         """Whether the difference exceeds two standard errors and the rounding of print.
 
-        On a fixed split both sides have the same test samples, whose sampling error cancels in the
-        difference. What is left there is the error of the printed mean over temperatures.
+        Where both sides have the same test samples, only the printed error counts.
         """
         if self.printed is None:
             return False
@@ -170,11 +157,8 @@ class Number:
 
 
 def share_by_chance(n_seeds: int, *, paired: bool) -> float:
-    """Share of numbers that are marked although both sides estimate the same, at most.
-
-    Standard errors come from as many seeds as there are, with the plain standard deviation, which
-    is too small by the root of (n - 1) / n.
-    """
+    """Share of numbers that are marked although both sides estimate the same, at most."""
+    # The plain standard deviation is too small by the root of (n - 1) / n.
     limit = _STANDARD_ERRORS * math.sqrt((n_seeds - 1) / n_seeds)
     return float(2.0 * stats.t.sf(limit, (n_seeds - 1) * (1 if paired else 2)))
 
@@ -332,15 +316,12 @@ def summarise(runs: Sequence[Evaluation], column: str) -> Number:
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    """Standard error over seeds as the authors compute it: the deviation divides by n."""
+    """As the authors compute it: the deviation divides by n."""
     return float(np.std(values) / np.sqrt(len(values)))
 
 
 def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
-    """Tables 1, 4 and 5 with a block for each dataset, and each table 2.
-
-    Groups have other names in each dataset, so that their tables cannot be joined.
-    """
+    """Tables 1, 4 and 5 with a block for each dataset, and each table 2, whose groups differ."""
     by_slug: dict[str, dict[str, PaperTable]] = {}
     for run in runs:
         for table in paper_tables(run):

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from scipy import stats
 
 from trustsets import (
     Bins,
@@ -26,8 +25,6 @@ from trustsets.basis.auto import (
     LEARNED,
     POLYNOMIALS,
     _best,
-    _candidates,
-    _held_out_losses,
 )
 
 
@@ -178,16 +175,11 @@ def test_without_trust_the_default_conditions_on_confidence(make_outputs):
 
 def test_default_says_what_it_chose_and_survives_storage(make_outputs, trust, tmp_path):
     predictor = ConditionalConformal(trust=trust).calibrate(make_outputs(800))
-    test = make_outputs(100, seed=4)
     assert predictor.choice_.sentence in predictor.summary()
     assert len(predictor.choice_.candidates) > len(POLYNOMIALS)
     assert f"on {predictor.n_tuning_} tuning samples" in predictor.summary()
     predictor.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.choice_.sentence == predictor.choice_.sentence
-    np.testing.assert_array_equal(
-        again.predict_set(test).thresholds, predictor.predict_set(test).thresholds
-    )
+    assert load(tmp_path / "model").choice_.sentence == predictor.choice_.sentence
 
 
 def test_a_given_basis_is_taken_as_it_is(make_outputs):
@@ -213,40 +205,16 @@ def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):
     np.testing.assert_array_equal(ours.predict_set(test).mask, theirs.predict_set(shifted[1]).mask)
 
 
-def test_standard_errors_of_the_choice_by_hand():
-    """Of paired differences to the first candidate, not of the losses themselves."""
-    losses = np.array([[3.0, 2.0, 3.0], [5.0, 4.0, 1.0], [9.0, 8.0, 9.0], [7.0, 6.0, 8.0]])
-    chosen, means, errors = _best(losses)
-    np.testing.assert_allclose(means, [6.0, 5.0, 5.25])
-    # Differences -1, -1, -1, -1 and 0, -4, 0, 1: their spread over the root of four.
-    np.testing.assert_allclose(errors, [0.0, 0.0, np.sqrt((17 - 4 * 0.75**2) / 4) / 2])
-    assert chosen == 1
-
-
 @pytest.mark.parametrize(("gain", "chosen"), [(1.9, 0), (2.1, 1)])
-def test_another_candidate_must_win_by_two_standard_errors(gain, chosen):
+def test_another_candidate_must_win_by_two_standard_errors_of_the_difference(gain, chosen):
     """Differences of -gain +- 10 in 100 samples have standard error 1."""
     noise = 10.0 * np.resize([1.0, -1.0], 100)
     first = 50.0 + 30.0 * np.sin(np.arange(100.0))
     losses = np.column_stack([first, first - gain + noise, first + 1.0])
-    found, means, errors = _best(losses)
-    assert means[0] - means[1] == pytest.approx(gain * errors[1])
-    assert found == chosen
-
-
-def test_the_choice_reports_the_numbers_it_was_made_by(make_outputs):
-    tuning = make_outputs(300, groups=None, features=None)
-    noise = np.random.default_rng(0).exponential(size=300)
-    scores = np.cos(12.0 * stats.rankdata(tuning.confidence) / 300) + 0.1 * noise
-    choice = choose_basis(tuning, scores)
-    losses = _held_out_losses(_candidates(tuning, None), tuning, scores, None)
-    assert losses.shape == (300, len(choice.candidates))
-    for place in range(1, len(choice.candidates)):
-        differences = losses[:, place] - losses[:, 0]
-        spread = np.sqrt(np.mean((differences - differences.mean()) ** 2))
-        assert choice.losses[place] == pytest.approx(losses[:, place].mean())
-        assert choice.errors[place] == pytest.approx(spread / np.sqrt(300))
-    assert (choice.errors[1:] > 1e-4).all()
+    number, means, errors = _best(losses)
+    np.testing.assert_allclose(means, losses.mean(axis=0))
+    np.testing.assert_allclose(errors, [0.0, 1.0, 0.0], atol=1e-12)
+    assert number == chosen
 
 
 def test_rounding_does_not_decide():

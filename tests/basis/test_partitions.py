@@ -55,18 +55,6 @@ def test_bins_against_one_point_at_a_time(nested, seed):
     assert fitted.n_cells == 15
 
 
-def test_quantile_bins_have_equal_sizes_within_each_outer_bin():
-    rng = np.random.default_rng(0)
-    seen = observed(np.column_stack([rng.uniform(size=4000), rng.exponential(size=4000)]))
-    cells = (
-        Bins(Column(0), Column(1), counts=(10, 4), spacing=("uniform", "quantile"))
-        .fit(seen)
-        .cells(seen)
-    )
-    sizes = np.bincount(cells, minlength=40).reshape(10, 4)
-    assert (np.ptp(sizes, axis=1) <= 1).all()
-
-
 def test_given_edges_are_used_and_nothing_is_learned():
     bins = Bins(Column(0), edges=((1.0, 2.0),))
     assert not bins.learns

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial, load
+from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.quantiles import CalibrationProblem
 
@@ -52,11 +52,6 @@ def test_a_large_penalty_leaves_linear_functions(make_outputs):
     np.testing.assert_allclose(stiff.thresholds, linear.thresholds, atol=1e-7)
 
 
-def test_no_penalty_changes_nothing(make_outputs):
-    fitted = Polynomial(3, (Confidence(),)).fit(make_outputs())
-    assert fitted.penalty_rows(make_outputs()).shape == (0, 4)
-
-
 def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     observed = make_outputs()
     smooth = Polynomial(3, (Confidence(),), penalty=2.0)
@@ -66,17 +61,6 @@ def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     expected = np.zeros((2, n_groups + 5))
     expected[0, n_groups + 2] = expected[1, n_groups + 3] = 2.0
     np.testing.assert_array_equal(rows, expected)
-
-
-def test_a_penalised_predictor_is_the_same_after_loading(make_outputs, tmp_path):
-    basis = Polynomial(5, (Confidence(transform="rank"),), penalty=3.0)
-    predictor = ConditionalConformal(basis=basis).calibrate(make_outputs(300))
-    predictor.save(tmp_path / "model")
-    test = make_outputs(50, seed=3)
-    np.testing.assert_array_equal(
-        load(tmp_path / "model").predict_set(test).thresholds,
-        predictor.predict_set(test).thresholds,
-    )
 
 
 @pytest.mark.parametrize("penalty", [-1.0, np.inf, np.nan])

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -93,24 +92,11 @@ def evil_header(folder):
     return zipped(folder / "bad.npz", {"logits": content})
 
 
-def bomb(folder):
-    """128 MB of zeros in 130 kB."""
-    rows = (128 << 20) // 20
-    with zipfile.ZipFile(folder / "bad.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("logits.npy", "w") as member:
-            member.write(header((rows, 5)))
-            zeros = bytes(20 << 16)
-            for _ in range(rows >> 16):
-                member.write(zeros)
-            member.write(bytes(20 * (rows % (1 << 16))))
-    return folder / "bad.npz"
-
-
-def other_bomb(compression):
-    """256 MB of zeros in a packing that Python unpacks at once, whatever is asked for."""
+def bomb(compression, megabytes):
+    """Zeros that take little room; bzip2 and lzma are unpacked at once, whatever is asked for."""
 
     def make(folder):
-        rows = (256 << 20) // 20
+        rows = (megabytes << 20) // 20
         path = folder / "bad.npz"
         with zipfile.ZipFile(path, "w", compression) as archive:
             with archive.open("logits.npy", "w") as member:
@@ -119,7 +105,7 @@ def other_bomb(compression):
                 for _ in range(rows >> 16):
                     member.write(zeros)
                 member.write(bytes(20 * (rows % (1 << 16))))
-        assert path.stat().st_size < 1 << 17
+        assert path.stat().st_size < 1 << 18
         return path
 
     return make
@@ -229,9 +215,12 @@ BAD = {
     "pickle as a member": (bare_pickle, ["'logits'", "is no NumPy array"]),
     "pickle called npz": (pickle_called_npz, ["it cannot be read"]),
     "code in a header": (evil_header, ["'logits'", "is no NumPy array"]),
-    "zip bomb": (bomb, ["'logits'", "as a zip bomb does", "numpy.savez"]),
-    "bzip2 bomb": (other_bomb(zipfile.ZIP_BZIP2), ["'logits'", "NumPy never writes"]),
-    "lzma bomb": (other_bomb(zipfile.ZIP_LZMA), ["'logits'", "NumPy never writes"]),
+    "zip bomb": (
+        bomb(zipfile.ZIP_DEFLATED, 128),
+        ["'logits'", "as a zip bomb does", "numpy.savez"],
+    ),
+    "bzip2 bomb": (bomb(zipfile.ZIP_BZIP2, 96), ["'logits'", "NumPy never writes"]),
+    "lzma bomb": (bomb(zipfile.ZIP_LZMA, 96), ["'logits'", "NumPy never writes"]),
     "claimed bytes": (claimed_bytes, ["as a zip bomb does"]),
     "negative shape": (odd_shape((-1, -5)), ["'logits'", "claims shape"]),
     "texts of no width": (odd_shape((10**12,), "<U0"), ["'logits'", "claims shape"]),
@@ -330,30 +319,19 @@ def small(tmp_path_factory, prepared):
     return folder
 
 
-def test_four_hundred_damaged_files_give_0_or_one_line(small, tmp_path):
+def test_two_hundred_damaged_files_give_0_or_one_line(small, tmp_path):
     """Every reader; no traceback, no other exit code, and no more than 1 GB of memory."""
+    shutil.copytree(small, tmp_path / "files")
     script = Path(__file__).with_name("fuzzing.py")
-    workers = []
-    for seed in range(2):
-        shutil.copytree(small, tmp_path / str(seed))
-        words = [sys.executable, script, str(seed), "200", tmp_path / str(seed)]
-        workers.append(
-            subprocess.Popen(
-                words,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="backslashreplace",
-            )
-        )
-    ended = [worker.communicate() for worker in workers]
-    for worker, (_, said) in zip(workers, ended, strict=True):
-        assert worker.returncode == 0, said
-    codes = Counter()
-    for told, _ in ended:
-        found = json.loads(told)
-        codes.update(found["codes"])
-        assert found["peak"] < 1024
-    assert sum(codes.values()) == 400
+    done = subprocess.run(
+        [sys.executable, script, "0", "210", tmp_path / "files"],
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["peak"] < 1024 and sum(found["codes"].values()) == 210
     for name in CASES:
-        assert codes[f"{name}: 2"] >= 3, (name, codes)
+        assert found["codes"].get(f"{name}: 2", 0) >= 3, (name, found)

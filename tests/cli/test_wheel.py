@@ -70,22 +70,34 @@ def fresh(tmp_path_factory):
     return folder / "venv"
 
 
+REST = """
+import json, sys, trustsets.cli
+print(trustsets.cli.__file__)
+for line in sys.argv[1:]:
+    try:
+        trustsets.cli.main(line.split())
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
 def test_from_arrays_to_a_report(fresh, tmp_path):
-    write_splits(tmp_path, n=300)
-    code = "import trustsets.cli; print(trustsets.cli.__file__)"
-    found = run(fresh / "bin" / "python", "-c", code, cwd=tmp_path).stdout
-    assert str(fresh) in found
-
-    def command(*arguments):
-        return run(fresh / "bin" / "trustsets", *arguments, cwd=tmp_path)
-
-    assert command("--version").stdout.startswith("trustsets ")
-    command("calibrate", "calibration.npz", "--train", "train.npz", "-o", "ours.trustsets")
-    command("predict", "ours.trustsets", "test.npz", "--alpha", "0.1", "-o", "sets.parquet")
-    answer = command("evaluate", "test.npz", "ours.trustsets", "--json")
-    (own,) = json.loads(answer.stdout)["evaluations"].values()
+    """The command itself, and then the others in one process."""
+    write_splits(tmp_path, n=200)
+    words = ["calibrate", "calibration.npz", "--train", "train.npz", "-o", "ours.trustsets"]
+    run(fresh / "bin" / "trustsets", *words, cwd=tmp_path)
+    lines = [
+        "predict ours.trustsets test.npz --alpha 0.1 -o sets.parquet -q",
+        "evaluate test.npz ours.trustsets -o result.json -q",
+        "report test.npz ours.trustsets -o report.html -q",
+        "demo --output demo",  # on outputs that are in the wheel
+        "paper --help",
+    ]
+    done = run(fresh / "bin" / "python", "-c", REST, *lines, cwd=tmp_path)
+    assert done.stdout.startswith(str(fresh)) and "extract" in done.stdout
+    (own,) = json.loads((tmp_path / "result.json").read_text())["evaluations"].values()
     assert 0.8 < own["coverage"]["value"] < 1.0
-    command("report", "test.npz", "ours.trustsets", "-o", "report.html")
+    assert (tmp_path / "sets.parquet").is_file()
     assert "ours" in (tmp_path / "report.html").read_text()
-    command("demo", "--output", "demo")  # on outputs that are in the wheel
     assert "CIFAR-100" in (tmp_path / "demo" / "real.html").read_text()

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
-from saved_predictors import PREDICTORS
+from kinds import PREDICTORS, some
 
 from trustsets import (
     APS,
@@ -36,23 +36,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarni
 MAKERS = PREDICTORS | {
     "intercept": lambda: ConditionalConformal(basis=Intercept()),
     "only groups": lambda: ConditionalConformal(basis=Groups("site")),
-    "polynomial": lambda: ConditionalConformal(basis=Polynomial(2, of=(Confidence(),))),
 }
-LETTERS = np.array(list("abcde"))
-
-
-def samples(n, seed):
-    rng = np.random.default_rng(seed)
-    logits = 2.0 * rng.normal(size=(n, 5))
-    labels = LETTERS[(logits + rng.gumbel(size=(n, 5))).argmax(axis=1)]
-    site = rng.choice(["x", "y", "z"], size=n)
-    features = logits[:, :3] + rng.normal(size=(n, 3))
-    return ModelOutputs(
-        logits=logits, labels=labels, features=features, groups={"site": site}, classes=LETTERS
-    )
-
-
-CALIBRATION, TUNING, TEST = samples(260, 0), samples(150, 1), samples(40, 2)
+CALIBRATION, TUNING, TEST = some(0, 260), some(1, 150), some(2, 40)
 
 
 def calibrated(name):
@@ -77,9 +62,9 @@ QUERIES = {
     "leave one out": lambda p: sets(p.leave_one_out(0.2)),
     "explain": lambda p: (np.array(p.explain(TEST[0], 0.2, label="b").threshold),),
     "certificate": lambda p: (p.certificate(TEST[0], 0.2, label="b").phi,),
-    "label shift": lambda p: sets(p.adapt(samples(80, 5)).predict_set(TEST, 0.2)),
+    "label shift": lambda p: sets(p.adapt(some(5, 80)).predict_set(TEST, 0.2)),
     "covariate shift": lambda p: sets(
-        p.adapt(samples(80, 5), shift="covariate").predict_set(TEST, 0.2)
+        p.adapt(some(5, 80), shift="covariate").predict_set(TEST, 0.2)
     ),
     "summary": lambda p: (np.array(p.summary()),),
 }

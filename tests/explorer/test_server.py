@@ -51,9 +51,10 @@ def app(pictures):
 
 @pytest.fixture
 def client(app):
-    found = TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False)
-    found.cookies.set(f"trustsets-{PORT}", TOKEN)
-    return found
+    # Entered, so that all requests share one event loop.
+    with TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False) as client:
+        client.cookies.set(f"trustsets-{PORT}", TOKEN)
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +218,10 @@ def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
     body = {"client": CLIENT, "generation": 5, "state": state}
     query = server._read(json.dumps(body).encode(), shared, "answer")
     server._prepare(shared, query)
-    prepared = {alpha for _, alpha, _ in session._outcomes}
+    prepared = {state.alpha for state in session.answers}
     assert len(prepared) == 20 and max(abs(alpha - 0.1) for alpha in prepared) < 0.06
+    session.answers.clear()
     session._outcomes.clear()
     server._read(json.dumps(body | {"generation": 6}).encode(), shared, "answer")
     server._prepare(shared, query)
-    assert not session._outcomes
+    assert not session._outcomes and not session.answers

@@ -1,5 +1,6 @@
 """The numbers of the page are those of the library, whatever was cache or done in stages."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -37,17 +38,19 @@ def state_of(setting, alpha=0.12, seed=3):
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda own: f"{own.method}-{own.basis}")
 def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
-    monkeypatch.setattr(sessions, "_STAGE", 170)
-    monkeypatch.setattr(sessions, "_CANDIDATE_STAGE", 230)
+    monkeypatch.setattr(sessions, "_STAGE_SAMPLES", (70, 230))
     state = state_of(setting)
     calibration, test = data.outputs.split(0.5, seed=3)
     predictor = setting.build(data.trust).calibrate(calibration)
     wanted = evaluate(
-        predictor.predict_set(test, 0.12), test.with_trust(data.trust), metrics=TABLES
+        predictor.predict_set(test, 0.12),
+        test.with_trust(data.trust),
+        metrics=TABLES,
+        n_bootstrap=sessions._BOOTSTRAP,
     )
     found = session.evaluation(state, 0)
     assert found.to_dict() | {"correlation": None} == wanted.to_dict() | {"correlation": None}
-    shown = sessions.answer(session, state)
+    shown = json.loads(sessions.answer(session, state))
     assert shown["points"][0]["size"]["value"] == wanted.sizes.mean
     assert shown["points"][0]["under"]["value"] == wanted.tables["conf_trust"].shortfall.value
     assert shown["tables"][setting.method]["class"]["coverage"] == list(
@@ -59,7 +62,7 @@ def test_alphas_prepared_beforehand_change_no_number(data):
     setting = Setting(basis="polynomial", degree=3)
     plain, prepared = Session(data.outputs, data.trust), Session(data.outputs, data.trust)
     prepared.predictor(setting, 3)
-    coming = prepared.prepare_alphas(state_of(setting), 0)
+    coming = prepared.prepare_alphas(state_of(setting))
     assert prepared.predictor(setting, 3)._problem._processes
     # The nearest alphas of the slider come first.
     away = [abs(state.alpha - state_of(setting).alpha) for state in coming]
@@ -75,7 +78,7 @@ def test_previews_are_close_from_below_or_exact(session, setting):
     quick = session.preview(state, 0)
     assert (quick is None) == (setting.per_class == "yes")
     if quick is None:
-        assert sessions.preview(session, state) == {}
+        assert sessions.preview(session, state) == "{}"
         return
     exact = session.outcome(state, 0)
     assert (quick.sizes <= exact.sizes).all() and (quick.covered <= exact.covered).all()
@@ -102,7 +105,7 @@ def test_parameters_that_do_not_matter_share_one_predictor(session):
 
 
 def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch):
-    monkeypatch.setattr(sessions, "_STAGE", 100)
+    monkeypatch.setattr(sessions, "_STAGE_SAMPLES", (100, 100))
     session, calls = Session(data.outputs, data.trust), []
 
     def check():
@@ -219,6 +222,6 @@ def test_data_without_trust_and_groups_leave_out_what_needs_them(data):
     assert (
         "trust" not in session.parameters.statistics and "groups" not in session.parameters.methods
     )
-    shown = sessions.answer(session, session.first_state)
+    shown = json.loads(sessions.answer(session, session.first_state))
     assert shown["points"][0]["table"] == "conf_rank"
     assert isinstance(session.predictor(session.first_state.settings[0], 0), ConditionalConformal)

@@ -1,11 +1,11 @@
 """Explorers of files, from Python and from the command line."""
 
+import contextlib
 import io
 import os
 import signal
 import subprocess
 import sys
-import urllib.request
 
 import httpx
 import numpy as np
@@ -88,15 +88,24 @@ def test_wrong_arguments_are_refused(folder, data):
 
 @pytest.mark.slow
 def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
+    """In the middle of an answer, too, without a traceback."""
     command = [sys.executable, "-m", "trustsets.cli", "explore", str(folder / "held_out.npz")]
     process = subprocess.Popen(
         [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        url = process.stdout.readline().strip()
-        with urllib.request.urlopen(url, timeout=30) as page:
-            assert b"<title>Explorer</title>" in page.read()
+        home, _, token = process.stdout.readline().strip().partition("/?token=")
+        with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
+            assert "<title>Explorer</title>" in client.get("/").text
+            body = {
+                "client": "0" * 8,
+                "generation": 1,
+                "state": client.get("/start").json()["state"],
+            }
+            with contextlib.suppress(httpx.TimeoutException):
+                client.post("/api/answer", json=body, headers={"origin": home}, timeout=0.3)
     finally:
         os.kill(process.pid, signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=100)[1]
     assert (process.returncode, "has ended" in errors) == (0, True), errors
+    assert "Traceback" not in errors and "Error" not in errors, errors

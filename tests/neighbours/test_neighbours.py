@@ -222,12 +222,9 @@ def test_pruning_prunes_where_it_can():
     pairs, survivors, measured = search.counts
     assert pairs == len(queries) * len(points.features)
     assert measured <= survivors < 0.2 * pairs
-
-
-def test_plain_search_where_nothing_can_be_pruned():
+    # Where nothing can be pruned, the bound is the plain distance.
     rng = np.random.default_rng(0)
-    points = make_points(rng.standard_normal((2000, 64)).astype(np.float32),
-                         rng.integers(0, 4, 2000), True)  # fmt: skip
+    points = make_points(rng.standard_normal((2000, 64)), rng.integers(0, 4, 2000), True)
     assert make_search(points).sketch.head == 64
 
 
@@ -240,14 +237,12 @@ def test_ties_go_to_the_first_class():
     assert found.other_class.tolist() == [1, 0, 0, 0]
 
 
-def test_a_single_class_has_no_other():
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_a_single_class_has_no_other(device):
     points = make_points(np.array([[1.0], [2.0]]), np.array([0, 0]), False)
-    found = make_search(points).distances(
-        Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
-    )
-    assert found.own_distance.tolist() == [1.0, np.inf]
-    assert found.other_distance.tolist() == [np.inf, 1.0]
-    assert found.other_class.tolist() == [-1, 0]
+    queries = Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
+    found = make_search(points, device=device).distances(queries)
+    assert [part.tolist() for part in found] == [[1.0, np.inf], [np.inf, 1.0], [-1, 0]]
 
 
 def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):

@@ -17,11 +17,11 @@ def planted():
 
 def test_radii_go_from_the_smallest_pair_to_the_quantile(planted):
     features, _ = planted
-    radii = Balls(n_radii=5, n_pairs=200_000).around(features).radii
+    radii = Balls(n_radii=5).around(features).radii
     pairs = cdist(features, features)[np.triu_indices(700, 1)]
     assert radii[0] >= pairs.min()
     assert radii[0] < np.quantile(pairs, 0.001)
-    assert radii[-1] == pytest.approx(np.quantile(pairs, 0.9), rel=0.01)
+    assert radii[-1] == pytest.approx(np.quantile(pairs, 0.9), rel=0.02)
     np.testing.assert_allclose(np.diff(radii), radii[1] - radii[0])
 
 
@@ -31,7 +31,6 @@ def test_methods_meet_the_same_balls(planted):
     one, two = (near.curve(own, alpha=0.1) for own in (hits, ~hits))
     alone = Balls(n_radii=4).around(features).curve(~hits, alpha=0.1)
     np.testing.assert_array_equal(two.gap, alone.gap)
-    np.testing.assert_array_equal(one.eligible, two.eligible)
     assert not np.array_equal(one.gap, two.gap)
 
 
@@ -87,7 +86,6 @@ def test_growing_balls_against_growing_one_at_a_time(planted):
         trials = gaps[near.drawn[0]].mean(axis=1)
         assert curve.gap[i] == pytest.approx(trials.mean())
         # The standard deviation over trials divides by their number.
-        assert curve.trial_spread[i] == pytest.approx(trials.std(ddof=0))
         assert curve.standard_error[i] == pytest.approx(trials.std(ddof=0) / np.sqrt(6))
 
 
@@ -123,22 +121,12 @@ def test_a_radius_of_zero_never_grows_and_is_left_out(planted):
     features, hits = planted
     curve = Balls(radii=(0.0, 1.0), n_trials=2).around(features).curve(hits, alpha=0.1)
     assert curve.radii.tolist() == [1.0]
-    few = Balls(n_radii=3).around(np.eye(5)).curve(np.ones(5, dtype=bool), alpha=0.1)
-    assert few.radii.size == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n_radii": 0}, "n_radii must be 1 or more"),
-        ({"largest": 1.2}, r"largest must lie in"),
-        ({"radii": ()}, "radii must be"),
-        ({"radii": (2.0, 1.0)}, "radii must be"),
-    ],
-)
-def test_bad_arguments_are_named(change, message):
-    with pytest.raises(InputError, match=message):
-        Balls(**change)
+@pytest.mark.parametrize("radii", [(), (2.0, 1.0)])
+def test_radii_must_increase(radii):
+    with pytest.raises(InputError, match="radii must be"):
+        Balls(radii=radii)
 
 
 def test_radii_can_be_those_of_other_samples(planted):

@@ -67,17 +67,6 @@ def test_rank_calibrated_sets_are_those_of_the_published_rule(score, alpha, n, m
     np.testing.assert_array_equal(predictor.predict_set(test, alpha=alpha).mask, expected)
 
 
-def test_the_largest_rank_leaves_less_than_alpha_above_it(make_outputs):
-    calibration = make_outputs(600, 6)
-    predictor = RankCalibratedConformal().calibrate(calibration)
-    p = calibration.probabilities
-    ranks = 1 + (p > p[np.arange(600), calibration.codes][:, None]).sum(axis=1)
-    for alpha in (0.05, 0.2, 0.5):
-        for y, largest in enumerate(predictor.largest_ranks(alpha)):
-            own = ranks[calibration.codes == y]
-            assert np.mean(own > largest) < alpha <= np.mean(own > largest - 1)
-
-
 def test_a_class_without_samples_is_in_every_set_of_rc3p(make_outputs):
     outputs = make_outputs(300, 4)
     with pytest.warns(TrustSetsWarning, match="no calibration sample of class 2"):
@@ -85,14 +74,13 @@ def test_a_class_without_samples_is_in_every_set_of_rc3p(make_outputs):
     sets = predictor.predict_set(make_outputs(50, 4, seed=1))
     assert sets.mask[:, 2].all() and not sets.mask.all()
     assert (sets.status == Status.UNSEEN_GROUP).all()
-    assert predictor.largest_ranks()[2] == 4
 
 
 def test_equal_probabilities_are_ranked_by_column():
     """All classes are equal, so class y always has rank y + 1."""
     outputs = ModelOutputs(logits=np.zeros((40, 4)), labels=np.arange(40) % 4)
     predictor = RankCalibratedConformal(score=Softmax()).calibrate(outputs)
-    assert predictor.largest_ranks().tolist() == [1, 2, 3, 4]
+    assert predictor._rules(0.1)[0].tolist() == [0, 1, 2, 3]
     assert predictor.predict_set(outputs).mask.all()
 
 
@@ -253,12 +241,8 @@ def test_plug_in_gives_strangers_every_class(make_outputs):
 def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
     predictor = PluginConformal(basis=Intercept()).calibrate(make_outputs(300))
     before = predictor.predict_set(make_outputs())
-    for change, message in [
-        ({"basis": "poly"}, r"must be a function class such as Polynomial\(\); got 'poly'"),
-        ({"basis": Polynomial()}, "pass trust="),
-    ]:
-        with pytest.raises(InputError, match=message):
-            predictor.set_params(**change).calibrate(make_outputs(300))
+    with pytest.raises(InputError, match="pass trust="):
+        predictor.set_params(basis=Polynomial()).calibrate(make_outputs(300))
     with pytest.raises(InputError, match="3 calibration samples cannot determine 6"):
         few = Polynomial(degree=5, of=(Confidence(),))
         predictor.set_params(basis=few).calibrate(make_outputs(3))
@@ -314,10 +298,9 @@ def test_atypicality_on_a_subspace_ignores_what_training_never_used(training):
     np.testing.assert_allclose(difference, 0.5 * np.log(2.0), rtol=1e-6)
 
 
-def test_atypicality_does_not_depend_on_blocks_or_order(training, monkeypatch):
+def test_atypicality_does_not_depend_on_the_order(training):
     features, labels = training
     whole = Atypicality.from_training(features, labels).measure(observed(features))
-    monkeypatch.setattr("trustsets_paper.baselines._BLOCK_ROWS", 7)
     order = np.random.default_rng(0).permutation(200)
     mixed = Atypicality.from_training(features[order], labels[order])
     np.testing.assert_allclose(mixed.measure(observed(features)), whole, rtol=1e-9)
@@ -365,17 +348,11 @@ def test_bad_input_to_atypicality_is_named(training, make_outputs):
             Atypicality.from_training(*arguments)
     with pytest.raises(InputError, match='transform="log" needs positive values'):
         Atypicality.from_training(features, labels, transform="log")
-    with pytest.raises(InputError, match="Atypicality is not fitted"):
-        Atypicality()
     fitted = Atypicality.from_training(features, labels)
     with pytest.raises(InputError, match="dimension 2, but Atypicality was fitted on 3"):
         fitted.measure(observed(np.zeros((4, 2))))
     with pytest.raises(InputError, match="Atypicality needs features; pass features="):
         fitted.measure(make_outputs(features=None))
-    with pytest.raises(InputError, match="atypicality must be a fitted Atypicality; got str"):
-        atypicality_groups("raw")
-    with pytest.raises(InputError, match="groups must be a whole number of at least 1; got 0"):
-        atypicality_groups(fitted, groups=0)
 
 
 # --- oracle sets

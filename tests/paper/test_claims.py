@@ -5,15 +5,8 @@ import pytest
 from small_runs import QUICK, small_source
 
 from trustsets_paper import claims
-from trustsets_paper.claims import CLAIMS, Claim, claims_rows, judge, size_table, trust_table
-from trustsets_paper.protocol import (
-    CONDITIONAL,
-    MATCHED,
-    STANDARD,
-    Cell,
-    Experiment,
-    StageCache,
-)
+from trustsets_paper.claims import CLAIMS, Claim, claims_rows, judge
+from trustsets_paper.protocol import CONDITIONAL, STANDARD, Cell, Experiment
 
 BETTER = Claim("", CONDITIONAL, STANDARD, "conf_trust.gap")
 
@@ -84,23 +77,3 @@ def test_verdicts_name_the_noise_floor(run):
     item = claims.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
     assert item.text == "yes: 3.00 against 5.47, -2.47 (0.11); noise floor 3.54"
     assert "floor" not in claims.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text
-
-
-def test_variations_are_on_samples_of_their_own(monkeypatch, run):
-    """Sizes as asked for; the trust score of held-out samples is not that of training samples."""
-    monkeypatch.setattr(claims, "CALIBRATION_SIZES", (50, 100, 500))
-    cache = StageCache(None)
-    table = size_table([run], cache, (1, 2))
-    assert [row.block[1] for row in table.rows] == ["50"] * 3 + ["100"] * 3
-    matched = [row for row in table.rows if row.name == MATCHED]
-    conditional = [row for row in table.rows if row.name == CONDITIONAL]
-    for one, other in zip(matched, conditional, strict=True):
-        assert one.numbers[1].mean == pytest.approx(other.numbers[1].mean, abs=0.02)
-    rows = trust_table([run], cache, (1, 2)).rows
-    assert [row.name for row in rows] == [
-        "all training samples",
-        "150 training samples",
-        "150 held-out samples",
-    ]
-    correlations = {row.numbers[-1].mean for row in rows}
-    assert len(correlations) == 3 and max(correlations) < 0.0

@@ -2,9 +2,13 @@ from collections import Counter
 
 import pytest
 
-from trustsets_paper.authors import AUTHORS
 from trustsets_paper.sources import PAPER_DATASETS as DATASETS
-from trustsets_paper.tables import printed_correlation, printed_source, printed_values
+from trustsets_paper.tables import (
+    AUTHORS,
+    PRINTED_SOURCE,
+    printed_correlation,
+    printed_values,
+)
 
 MAIN = ["coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap"]
 
@@ -14,7 +18,7 @@ def test_the_tables_have_the_shapes_of_the_paper():
     assert cells == {1: 4 * 3 * 5, 2: 3 * 5, 4: 4 * 4 * 5, 5: 4 * 3 * 3 * 5}
     assert {place[1] for place in printed_values()} == set(DATASETS)
     assert {place[2] for place in printed_values()} == {"softmax", "APS", "RAPS"}
-    assert "Trust Scores" in printed_source()
+    assert "Trust Scores" in PRINTED_SOURCE
 
 
 @pytest.mark.parametrize(
@@ -53,16 +57,6 @@ def test_the_notebook_prints_table_1_with_more_digits():
     assert (imagenet.exact_mean, imagenet.exact_error) == (6.348068, 0.114729)
     assert AUTHORS["repository"].endswith("jivatneet/conditional-conformal-trust")
     assert len(AUTHORS["commit"]) == 40
-
-
-def test_numbers_are_possible():
-    for (*_, column), item in printed_values().items():
-        assert item.standard_error >= 0.0
-        if column == "coverage" or column.endswith("worst"):
-            assert 0.8 < item.mean < 1.0
-        else:
-            assert 1.0 < item.mean < 300.0
-        assert round(item.mean, 2) == item.mean
 
 
 def test_correlations():

@@ -86,16 +86,12 @@ def test_chance_marks_the_stated_share(paired):
     assert np.mean(marked) == pytest.approx(share_by_chance(10, paired=paired), abs=0.006)
 
 
-def test_a_fixed_split_is_paired(runs):
-    for key in ("fixed", "paper"):
-        numbers = [item for row in paper_tables(runs[key])[0].rows for item in row.numbers]
-        assert {item.paired for item in numbers} == {key == "fixed"}
-
-
 def test_tables_hold_means_and_standard_errors_over_seeds(runs):
     run = runs["other"]
     tables = {table.number: table for table in paper_tables(run)}
     assert list(tables) == [1, 2, 4, 5, None]
+    degrees = [(*row.block, row.name) for row in tables[None].rows]
+    assert degrees == [("softmax", "2"), ("APS", "1"), ("APS", "2")]
     row = next(row for row in tables[5].rows if (*row.block, row.name) == ("softmax", CONDITIONAL))
     values = [item.sizes.mean for item in run.evaluations[Cell("softmax", CONDITIONAL, 2)]]
     size = row.numbers[tables[5].columns.index("size")]
@@ -119,16 +115,6 @@ def test_bold_and_floor_are_those_of_compare(runs):
         assert [n.floor for n in row.numbers] == pytest.approx(floors, nan_ok=True)
 
 
-def test_degrees_have_a_table_of_their_own(runs):
-    table = paper_tables(runs["other"])[-1]
-    assert table.number is None
-    assert [(*row.block, row.name) for row in table.rows] == [
-        ("softmax", "2"),
-        ("APS", "1"),
-        ("APS", "2"),
-    ]
-
-
 def test_printed_numbers_stand_beside_ours_where_the_paper_has_them(runs):
     tables = paper_tables(runs["paper"])
     compared = differences(tables)
@@ -150,12 +136,14 @@ def test_other_datasets_have_no_printed_rows(runs):
     assert "printed" not in correlation_table([runs["other"]]).to_markdown()
 
 
-def test_a_fixed_split_has_errors_of_sampling(runs):
+def test_a_fixed_split_has_errors_of_sampling_and_is_paired(runs):
     table = paper_tables(runs["fixed"])[0]
     size = table.rows[0].numbers[table.columns.index("size")]
     sizes = runs["fixed"].evaluations[Cell("APS", STANDARD)][0].sizes
     assert size.standard_error == pytest.approx(sizes.standard_error)
-    assert all(n.standard_error > 0.0 for row in table.rows for n in row.numbers)
+    assert all(n.standard_error > 0.0 and n.paired for row in table.rows for n in row.numbers)
+    free = paper_tables(runs["paper"])[0]
+    assert not any(n.paired for row in free.rows for n in row.numbers)
 
 
 def test_correlations_are_printed_with_the_papers(runs):

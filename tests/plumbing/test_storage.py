@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
+from kinds import PREDICTORS
 from safetensors.numpy import save_file
-from saved_predictors import PREDICTORS
 
 import trustsets
 from trustsets import (

@@ -103,15 +103,6 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     np.testing.assert_allclose(together.thresholds[:20], single, rtol=1e-12)
 
 
-def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
-    basis = Classes(penalty=2.0) * Groups("site") + Polynomial(1, (Confidence("rank"),))
-    predictor = ConditionalConformal(basis=basis).calibrate(some(0, 400))
-    predictor.save(tmp_path / "p.trustsets")
-    test = some(1, 50)
-    again = load(tmp_path / "p.trustsets").predict_set(test)
-    np.testing.assert_array_equal(again.mask, predictor.predict_set(test).mask)
-
-
 def class_coverage(basis, n, repeats=60):
     """Mean coverage at alpha = 0.2 of four classes, the rarest the hardest, and its errors."""
 
@@ -210,17 +201,6 @@ def test_without_a_lower_bound_every_threshold_is_computed(monkeypatch):
     np.testing.assert_array_equal(predictor.predict_set(test).mask, expected)
 
 
-def test_a_very_large_penalty_has_the_effect_of_no_indicators():
-    smooth = Polynomial(2, (Confidence("rank"),))
-    sets = [
-        ConditionalConformal(basis=basis, random_state=3)
-        .calibrate(some(0, 500))
-        .predict_set(some(1, 200))
-        for basis in (smooth, smooth + Classes(penalty=1e6))
-    ]
-    np.testing.assert_array_equal(sets[0].mask, sets[1].mask)
-
-
 def test_factors_of_a_product_learn_where_their_parts_would():
     calibration, tuning = some(0, 300), some(1, 300)
     tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
@@ -242,17 +222,6 @@ def test_a_penalty_of_groups_limits_thresholds_of_their_products():
     assert np.isinf(free.thresholds).any()
     assert np.isfinite(limited.thresholds).all()
     assert Status.LIMITED in limited.status
-
-
-def test_labels_are_never_read_at_prediction():
-    calibration, test = some(0, 400), some(1, 80)
-    unlabelled = ModelOutputs(logits=test.logits, groups=test.groups)
-    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(calibration)
-    ours, theirs = predictor.predict_set(unlabelled), predictor.predict_set(test)
-    np.testing.assert_array_equal(ours.mask, theirs.mask)
-    random = ConditionalConformal(basis=BASES[0], class_bias=None, randomized=True)
-    with pytest.raises(InputError, match="functions of the sample alone"):
-        random.calibrate(calibration).predict_set(test)
 
 
 @pytest.mark.parametrize(("basis", "covers"), [(BASES[0], True), (BASES[1], False)])

@@ -14,10 +14,8 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Custom,
-    Entropy,
     Groups,
     Intercept,
-    Margin,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -28,7 +26,7 @@ from trustsets import (
     Trust,
     TrustScore,
 )
-from trustsets.errors import InputError, StorageError, TrustSetsWarning
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.scores import MarginScore, TopK
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
@@ -114,29 +112,6 @@ def test_an_orthogonal_basis_of_the_same_span_gives_the_same_sets(degree, halves
     )
 
 
-def test_polynomial_columns_span_the_monomials(make_outputs):
-    observed = make_outputs(300).with_trust(FirstFeature())
-    ours = Polynomial(4).fit(observed).design(observed)
-    theirs = monomials(4).design(observed)
-    assert ours.shape == theirs.shape == (300, 15)
-    assert np.linalg.cond(ours) < 1e4
-    for target, source in [(ours, theirs), (theirs, ours)]:
-        fitted = source @ np.linalg.lstsq(source, target, rcond=None)[0]
-        np.testing.assert_allclose(fitted, target, atol=1e-8 * np.abs(target).max())
-
-
-def test_bins_have_one_indicator_per_bin_and_statistic(make_outputs):
-    observed = make_outputs(200).with_trust(FirstFeature())
-    bins = Bins(Confidence(), counts=5, spacing="uniform") + Bins(Trust(), counts=3)
-    phi = bins.fit(observed).design(observed)
-    assert phi.shape == (200, 8)
-    np.testing.assert_array_equal(phi[:, :5].sum(axis=1), 1.0)
-    np.testing.assert_array_equal(phi[:, 5:].sum(axis=1), 1.0)
-    np.testing.assert_allclose(phi[:, 5:].sum(axis=0), 200 / 3, atol=1)
-    cells = Bins(counts=(5, 3)).fit(observed)
-    np.testing.assert_array_equal(cells.design(observed).argmax(axis=1), cells.cells(observed))
-
-
 def test_principal_components_are_those_of_the_covariance(make_outputs):
     observed = make_outputs(200)
     phi = PrincipalComponents(2).fit(observed).design(observed)
@@ -147,32 +122,6 @@ def test_principal_components_are_those_of_the_covariance(make_outputs):
     np.testing.assert_array_equal(phi[:, 0], 1.0)
 
 
-def test_joined_classes_stand_side_by_side(make_outputs):
-    observed = make_outputs(50)
-    parts = [Intercept(), Groups(), Polynomial(1, of=(Confidence(),))]
-    joined = (parts[0] + parts[1] + parts[2]).fit(observed).design(observed)
-    alone = np.hstack([part.fit(observed).design(observed) for part in parts])
-    np.testing.assert_array_equal(joined, alone)
-
-
-def test_transforms_are_logarithms_and_ranks(make_outputs):
-    fit_on, new = make_outputs(100), make_outputs(40, seed=3)
-    reference, values = fit_on.confidence, new.confidence
-    logs = Confidence(transform="log").fit(fit_on).values(new)
-    np.testing.assert_allclose(logs, np.log(values))
-    ranks = Confidence(transform="rank").fit(fit_on).values(new)
-    np.testing.assert_allclose(ranks, [(reference < value).mean() for value in values])
-
-
-def test_levels_never_cross(halves, trust):
-    calibration, test = halves
-    alphas = np.linspace(0.9, 0.02, 23).tolist()
-    predictor = ConditionalConformal(trust=trust).calibrate(calibration)
-    sets = predictor.predict_set(test, alpha=alphas)
-    assert (sets.thresholds[:, 1:] >= sets.thresholds[:, :-1]).all()
-    assert (sets.mask[:, :, 1:] >= sets.mask[:, :, :-1]).all()
-
-
 def test_each_level_is_fitted_once(halves):
     calibration, test = halves
     predictor = ConditionalConformal(basis=Intercept()).calibrate(calibration)
@@ -180,27 +129,6 @@ def test_each_level_is_fitted_once(halves):
     first = predictor._problem.fit(0.1)
     predictor.predict_set(test, alpha=[0.1, 0.2])
     assert predictor._problem.fit(0.1) is first
-
-
-def test_a_group_that_calibration_never_saw_gets_every_class(make_outputs):
-    predictor = ConditionalConformal(basis=Groups() + Intercept()).calibrate(make_outputs(200))
-    new = make_outputs(3, seed=1, groups={"site": ["a", "b", "new"]})
-    sets = predictor.predict_set(new)
-    assert [Status(value).is_infinite for value in sets.status] == [False, False, True]
-    assert sets.status[2] == Status.UNSEEN_DIRECTION
-    assert sets.mask[2].all()
-    assert "no calibration sample has" in predictor.summary(sets)
-
-
-def test_the_status_of_a_full_set_says_why_it_is_full(make_outputs):
-    predictor = ConditionalConformal(basis=Intercept()).calibrate(make_outputs(200))
-    sets = predictor.predict_set(make_outputs(300, seed=1), alpha=[0.01, 0.1, 0.4])
-    full = sets.mask.all(axis=1)
-    assert full.any() and not full.all()
-    assert (np.isfinite(sets.thresholds)).all()
-    np.testing.assert_array_equal(sets.status == Status.ABOVE_ALL_SCORES, full)
-    np.testing.assert_array_equal(sets.status == Status.EXACT, ~full)
-    assert not Status.ABOVE_ALL_SCORES.is_infinite
 
 
 def test_an_extreme_point_gets_every_class(make_outputs):
@@ -259,16 +187,6 @@ def test_a_summary_says_what_is_guaranteed(halves, trust):
     assert "equals 1 - alpha" in exact
 
 
-def test_rank_transforms_are_learned_from_the_tuning_part(make_outputs):
-    calibration, tuning = make_outputs(300), make_outputs(80, seed=2)
-    basis = Polynomial(1, of=(Confidence(transform="rank"),))
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
-    reference = predictor.conditions_on.of[0].reference
-    np.testing.assert_array_equal(reference, np.sort(tuning.confidence))
-    with pytest.warns(TrustSetsWarning, match="the function class will be learned"):
-        predictor.set_params(tuning_fraction=0.0).calibrate(calibration)
-
-
 BAD = [
     (lambda: Polynomial(-1), "degree must be"),
     (lambda: Polynomial(1.5), "degree must be"),
@@ -311,31 +229,7 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
     np.testing.assert_array_equal(predictor.predict_set(outputs).mask, before.mask)
 
 
-def test_your_own_functions_cannot_be_saved(make_outputs, tmp_path):
-    basis = Custom(lambda outputs: np.ones((len(outputs), 1)))
-    predictor = ConditionalConformal(basis=basis).calibrate(make_outputs())
-    with pytest.raises(
-        StorageError, match="cannot be saved: a saved function is found again by its name"
-    ):
-        predictor.save(tmp_path / "model.trustsets")
-
-
 def test_one_class_and_one_row_work():
     outputs = ModelOutputs(logits=np.zeros((30, 1)), labels=np.zeros(30, dtype=int))
     sets = ConditionalConformal(basis=Intercept()).calibrate(outputs).predict_set(outputs.take([0]))
     assert sets.mask.tolist() == [[True]]
-
-
-def test_equal_values_share_the_middle_of_their_ranks():
-    """The share below plus half the share of equals: 0 for less than all, 1 for more."""
-    fit_on, new = (
-        ModelOutputs(probabilities=np.column_stack([p, 1.0 - np.array(p)]))
-        for p in ([0.6, 0.7, 0.7, 0.7, 0.9], [0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0])
-    )
-    ranks = Confidence(transform="rank").fit(fit_on).values(new)
-    np.testing.assert_allclose(ranks, [0.0, 0.1, 0.2, 0.5, 0.8, 0.9, 1.0])
-    # Turning the order round turns the ranks round, ties and all.
-    margin, entropy = (
-        statistic(transform="rank").fit(fit_on).values(fit_on) for statistic in (Margin, Entropy)
-    )
-    np.testing.assert_allclose(margin + entropy, 1.0)

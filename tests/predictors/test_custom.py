@@ -7,6 +7,7 @@ import saved_functions
 from trustsets import (
     APS,
     ConditionalConformal,
+    Custom,
     Intercept,
     MondrianConformal,
     Softmax,
@@ -53,6 +54,7 @@ def test_functions_without_a_name_are_used_and_not_saved(make_outputs, tmp_path)
     for predictor in (
         StandardConformal(score=CustomScore(function=lambda p: -p)),
         MondrianConformal(by=lambda outputs: outputs.confidence > 0.5),
+        ConditionalConformal(basis=Custom(lambda outputs: np.ones((len(outputs), 1)))),
     ):
         predictor.calibrate(outputs).predict_set(outputs, 0.2)
         with pytest.raises(StorageError, match="defined with def at the top of a module"):

@@ -12,7 +12,6 @@ from trustsets import (
     Polynomial,
     Softmax,
     Status,
-    load,
 )
 from trustsets.errors import InputError
 from trustsets.predictors.quantiles import limited
@@ -85,34 +84,6 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
         assert set(limited.status[without].tolist()) <= said
         full = limited.mask.all(axis=1)
         np.testing.assert_array_equal(limited.status == Status.ABOVE_ALL_SCORES, full)
-
-
-def test_smaller_alphas_give_larger_sets(parts):
-    calibration, test = parts
-    limited = thresholds(SMOOTH + Groups(penalty=10.0), calibration, test, (0.05, 0.1, 0.3))
-    assert (np.diff(limited.mask.astype(int), axis=2) <= 0).all()
-
-
-def test_order_of_the_samples_does_not_matter(parts):
-    calibration, test = parts
-    order = np.random.default_rng(1).permutation(len(calibration))
-    basis = SMOOTH + Groups(penalty=10.0)
-    first = thresholds(basis, calibration, test)
-    second = thresholds(basis, calibration.take(order), test)
-    np.testing.assert_array_equal(first.thresholds, second.thresholds)
-    np.testing.assert_array_equal(first.status, second.status)
-
-
-def test_storage_keeps_the_group_penalty(parts, tmp_path):
-    calibration, test = parts
-    basis = SMOOTH + Groups("sex", penalty=10.0)
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
-    predictor.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.basis == basis != SMOOTH + Groups("sex")
-    first, second = (each.predict_set(test) for each in (predictor, again))
-    np.testing.assert_array_equal(first.thresholds, second.thresholds)
-    assert "10 / m" in again.summary()
 
 
 def test_randomised_sets_are_not_limited(parts):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
-from saved_predictors import PREDICTORS
+from kinds import PREDICTORS
 
 from trustsets import (
     Bins,

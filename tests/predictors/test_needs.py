@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from saved_predictors import PREDICTORS
+from kinds import PREDICTORS, some
 
 from trustsets import (
     Bins,
     ConditionalConformal,
     Confidence,
     Groups,
-    Intercept,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -19,27 +18,21 @@ from trustsets import (
 )
 from trustsets.errors import InputError
 
-LETTERS = np.array(list("abcde"))
-
 
 @pytest.fixture(params=PREDICTORS)
-def calibrated(request, make_outputs):
-    """A calibrated predictor of each kind, and new samples with their rows."""
-    calibration, test = (
-        make_outputs(n, seed=seed, labels=LETTERS[make_outputs(n, seed=seed).codes])
-        for n, seed in ((400, 0), (60, 5))
-    )
-    return PREDICTORS[request.param]().calibrate(calibration), test
+def calibrated(request):
+    """A calibrated predictor of each kind, and new samples."""
+    return PREDICTORS[request.param]().calibrate(some(0, 400)), some(5, 60)
 
 
-def rebuilt(outputs, features=True, groups=None):
+def rebuilt(outputs, features=True, groups=None, first_row=0):
     """The same samples with rows of their own, and without what is left out."""
     return ModelOutputs(
         logits=outputs.logits,
         classes=outputs.classes,
         features=outputs.features if features else None,
         groups=outputs.groups if groups is None else groups,
-        rows=np.arange(len(outputs)),
+        rows=first_row + np.arange(len(outputs)),
     )
 
 
@@ -79,21 +72,13 @@ def test_draws_move_the_sets_of_those_that_draw_and_of_no_others(calibrated):
     """With other rows, and so with other draws, the same samples get other thresholds or sets."""
     predictor, test = calibrated
     one = predictor.predict_set(rebuilt(test), alpha=0.3)
-    moved = ModelOutputs(
-        logits=test.logits,
-        classes=test.classes,
-        features=test.features,
-        groups=test.groups,
-        rows=np.arange(1000, 1000 + len(test)),
-    )
-    assert same(predictor.predict_set(moved, alpha=0.3), one) != predictor.draws_at_random
+    moved = predictor.predict_set(rebuilt(test, first_row=1000), alpha=0.3)
+    assert same(moved, one) != predictor.draws_at_random
 
 
-def test_sets_depend_on_their_batch_only_where_a_predictor_says_why(calibrated, make_outputs):
-    predictor, test = calibrated
-    assert predictor.batch_dependence is None
-    part = predictor.predict_set(rebuilt(test).take(np.arange(7)))
-    assert same(part, predictor.predict_set(rebuilt(test))[:7])
+def test_sets_depend_on_their_batch_only_where_a_predictor_says_why(make_outputs):
+    for make in PREDICTORS.values():  # see `test_batches_change_nothing`
+        assert make().calibrate(some(0, 200)).batch_dependence is None
     bins = Bins(Confidence(), counts=4, spacing="quantile")
     paper = MondrianConformal.paper(by=bins, temperature=1.0)
     with pytest.warns(UserWarning, match="bin edges"):
@@ -131,23 +116,3 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
     found = evaluate(sets, test.with_trust(own), **chosen).metrics
     assert found == evaluate(sets, test.with_trust(trust), **chosen).metrics
-
-
-def test_known_trust_is_evaluated_without_features(make_outputs):
-    test = make_outputs(200)
-    bare = make_outputs(200, features=None)
-    sets = ConditionalConformal(basis=Intercept()).calibrate(make_outputs(300, seed=2))
-    own = np.random.default_rng(0).random(200)
-    with_features, without = (
-        evaluate(sets.predict_set(part), part.with_trust(own)) for part in (test, bare)
-    )
-    assert with_features.tables["conf_trust"].gap == without.tables["conf_trust"].gap
-
-
-def test_a_split_keeps_trust_with_its_samples(make_outputs):
-    outputs = make_outputs(100)
-    for own in outputs.with_trust(outputs.confidence).split(0.3, seed=4):
-        np.testing.assert_array_equal(own.trust, own.confidence)
-    first, _ = outputs.split(0.3, seed=4)
-    assert first.trust is None
-    np.testing.assert_array_equal(first.rows, outputs.split(0.3, seed=4)[0].rows)

@@ -2,60 +2,29 @@
 
 import numpy as np
 import pytest
+from kinds import LINE, PREDICTORS, some
 
 from trustsets import (
-    APS,
     SAPS,
     Classes,
     ConditionalConformal,
-    Confidence,
     Groups,
-    Intercept,
-    ModelOutputs,
     MondrianConformal,
-    Polynomial,
     Softmax,
     StandardConformal,
 )
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError
-from trustsets.scores import MarginScore, TopK
+from trustsets.scores import TopK
 
 GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
-LINE = Intercept() + Polynomial(1, (Confidence(),))
+MAKERS = PREDICTORS | {"per class": lambda: ConditionalConformal(basis=LINE + Classes())}
 
 
-def some(seed: int, n: int) -> ModelOutputs:
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(n, 4)).round(1)
-    labels = (logits + rng.gumbel(size=(n, 4))).argmax(axis=1)
-    return ModelOutputs(logits=logits, labels=labels, groups={"site": rng.integers(3, size=n)})
-
-
-PREDICTORS = [
-    StandardConformal(),
-    StandardConformal(allow_empty=True),
-    StandardConformal(score=APS(own_mass="random"), allow_empty=True),
-    StandardConformal(score=TopK(own_mass="random"), allow_empty=True),
-    StandardConformal(score=MarginScore(scale="tail"), allow_empty=True),
-    MondrianConformal(by="class"),
-    MondrianConformal(by="class", score=TopK()),
-    MondrianConformal(by=Groups("site"), allow_empty=True),
-    ConditionalConformal(),
-    ConditionalConformal(basis=LINE, allow_empty=True),
-    ConditionalConformal(score=SAPS(scale="tail"), basis=LINE, allow_empty=True),
-    ConditionalConformal(score=MarginScore(), basis=LINE + Groups("site")),
-    ConditionalConformal(basis=LINE + Groups("site", penalty=3.0)),
-    ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
-    ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
-    ConditionalConformal(basis=LINE + Classes(), allow_empty=True),
-]
-
-
-@pytest.mark.parametrize("predictor", PREDICTORS, ids=repr)
+@pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
-def test_sets_from_p_values_are_the_sets(predictor):
-    predictor.calibrate(some(0, 300))
+def test_sets_from_p_values_are_the_sets(name):
+    predictor = MAKERS[name]().calibrate(some(0, 300))
     test = some(1, 60)
     p = predictor.predict_p(test, GRID)
     sets = predictor.predict_set(test, GRID)
@@ -137,7 +106,7 @@ def test_p_values_are_valid_over_the_function_class():
         confidence = np.exp(test.logits - test.logits.max(axis=1, keepdims=True))
         confidence = 1.0 / confidence.sum(axis=1)
         site = test.groups["site"]
-        over = np.stack([np.ones(200), *(site == k for k in range(3)), confidence])
+        over = np.stack([np.ones(200), *(site == k for k in "xyz"), confidence])
         misses += over @ (own[:, None] <= grid)
         weight += over.sum(axis=1)
     # 150 calibrations of 120 samples (40 a site): their spread is about sqrt(a / 40 / 150).

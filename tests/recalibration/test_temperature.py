@@ -31,13 +31,6 @@ def test_temperature_is_the_minimum(make_outputs, factor):
     assert negative_log_likelihood(outputs, fitted) <= best.fun + 1e-12
 
 
-def test_scaling_the_logits_scales_the_temperature(make_outputs):
-    outputs = make_outputs(300)
-    once = TemperatureScaling().fit(outputs).temperature_
-    thrice = TemperatureScaling().fit(outputs.with_logits(outputs.logits * 3.0)).temperature_
-    assert thrice == pytest.approx(3.0 * once, rel=1e-10)
-
-
 def test_transform_divides_the_logits(make_outputs):
     outputs = make_outputs()
     scaling = TemperatureScaling().fit(outputs)

@@ -72,6 +72,11 @@ def test_options_of_the_command_line_exist(path) -> None:
         "--install-completion",
         "--version",
     }
-    existing |= {"--bench", "--points"}  # of scripts in studies/ and benchmarks/
+    existing |= {
+        "--bench",
+        "--floors",
+        "--points",
+        "--table",
+    }  # of scripts in studies/ and benchmarks/
     text = path.read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= existing

@@ -93,15 +93,6 @@ def test_deterministic_coverage_is_at_least_nominal_over_the_function_class():
     assert (error < 3.0 / 60 / 7).all()
 
 
-def test_continuous_scores_stay_below_the_upper_bound():
-    n = 60
-    continuous = predictor(score=APS(own_mass="random"))
-    mean, error = weighted_gaps(continuous, n=n, repeats=800, alpha=0.2)
-    columns = 6
-    assert (mean > -4.0 * error).all()
-    assert mean[0] < columns / (n + 1) + 4.0 * error[0]
-
-
 def test_groups_in_the_basis_are_covered_each():
     """A bias of one of a group's 20 samples or so is 6.5 standard errors: noticed in 99% of runs.
 

@@ -85,21 +85,6 @@ def test_ranks_are_mid_ranks_among_the_samples_of_the_fit():
     np.testing.assert_allclose(found, (np.array(below) + 0.5 * np.array(equal)) / 5)
 
 
-def test_a_rank_survives_any_increasing_change(make_outputs):
-    outputs = make_outputs(80)
-    plain = Trust(transform="rank")
-    observed = outputs.with_trust(PlantedTrust())
-
-    class Stretched(PlantedTrust):
-        def score(self, features, predicted):
-            return np.exp(3.0 * super().score(features, predicted))
-
-    other = outputs.with_trust(Stretched())
-    np.testing.assert_array_equal(
-        plain.fit(observed).values(observed), plain.fit(other).values(other)
-    )
-
-
 @pytest.mark.parametrize(("transform", "learns"), [("raw", False), ("log", False), ("rank", True)])
 def test_only_ranks_depend_on_the_samples_of_the_fit(transform, learns, make_outputs):
     statistic = Confidence(transform=transform)
@@ -118,16 +103,12 @@ def test_the_logarithm_of_zero_is_finite():
     [
         (lambda seen: Confidence(transform="square"), "transform must be"),
         (lambda seen: Trust().measure(seen), "pass trust="),
+        (lambda seen: seen.replace(features=None).with_trust(PlantedTrust()), "features="),
     ],
 )
 def test_bad_input_is_named(make, message, make_outputs):
     with pytest.raises(InputError, match=message):
         make(make_outputs(5))
-
-
-def test_trust_without_features_is_named(make_outputs):
-    with pytest.raises(InputError, match="features="):
-        Trust().measure(make_outputs(5, features=None).with_trust(PlantedTrust()))
 
 
 @pytest.mark.parametrize(

@@ -82,12 +82,16 @@ class ExactSearch:
             sketch = build_sketch(points.rows(chosen), codes, neighbour=neighbour)
         self.sketch = sketch
         self.memory = WORKING_MEMORY if memory is None else memory
+        self._few = min(self._room(1), TILE_QUERIES)
         self.counts = np.zeros(3, np.int64)
         rest = self._project(points)
         needed = np.minimum(points.sizes, neighbour)
         self._starts, self._most = points.starts, int(needed.max())
         reference = (points.features, points.scale, rest, points.codes, needed)
         self._reference = tuple(map(read_only, reference))
+        # One query loads the compiled code now, so that the first request does not wait for it.
+        self.distances(Queries(points.features[:1], points.scale[:1], points.codes[:1]))
+        self.counts = np.zeros(3, np.int64)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -124,7 +128,8 @@ class ExactSearch:
 
         `advance` is told how many queries are done, for a progress bar.
         """
-        result = ClassDistances.none(len(queries.own_class))
+        n = len(queries.own_class)
+        result = ClassDistances(np.empty(n), np.full(n, np.inf), np.full(n, -1))
 
         def run(rows: IndexArray) -> IndexArray:
             # OpenBLAS's float32 matrix-vector kernel also multiplies lanes that it never set: a
@@ -142,16 +147,16 @@ class ExactSearch:
         with _blas().limit(limits=1):
             # Queries of one class are read together.
             order = np.argsort(queries.own_class, kind="stable")
-            if len(order) <= min(self._room(1), TILE_QUERIES):
+            if n <= self._few:
                 self.counts = self.counts + run(
                     order
                 )  # without a thread, whose start takes as long
                 return result
             threads = available_cores()  # of the process that searches, not of the one that fitted
             # Each thread should get a few blocks, or the last one would work alone.
-            share = max(len(order) // (4 * threads), TILE_QUERIES)
+            share = max(n // (4 * threads), TILE_QUERIES)
             size = min(max(self._room(threads), 1), BLOCK_QUERIES, share)
-            parts = [order[start : start + size] for start in range(0, len(order), size)]
+            parts = [order[start : start + size] for start in range(0, n, size)]
             with ThreadPoolExecutor(threads) as pool:
                 for rows, counts in zip(parts, pool.map(run, parts), strict=True):
                     self.counts = self.counts + counts

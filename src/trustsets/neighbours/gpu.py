@@ -170,7 +170,8 @@ class TorchSearch:
         self, queries: Queries, advance: Advance | None = None, *, own_only: bool = False
     ) -> ClassDistances:
         """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
-        result = ClassDistances.none(len(queries.own_class))
+        n = len(queries.own_class)
+        result = ClassDistances(np.empty(n), np.full(n, np.inf), np.full(n, -1))
         room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
         size = min(max(room, 1), TILE_QUERIES)
         order = np.argsort(queries.own_class, kind="stable")  # queries of a class are together

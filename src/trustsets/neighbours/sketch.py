@@ -55,11 +55,6 @@ class ClassDistances(NamedTuple):
     other_distance: Floats
     other_class: IndexArray
 
-    @classmethod
-    def none(cls, n: int) -> ClassDistances:
-        """Distances of `n` queries before any point is read."""
-        return cls(np.full(n, np.inf), np.full(n, np.inf), np.full(n, -1, np.int64))
-
 
 @dataclass(frozen=True)
 class ScaledRows:

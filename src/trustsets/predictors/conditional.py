@@ -90,11 +90,10 @@ class FittedFunctions:
         """Refuse arrays of other shapes, for `storage`."""
         require_numbers(self.phi, "FittedFunctions.phi", len(state), None)
         width = self.phi.shape[1]
-        for name in ("penalty", "group_penalty"):
-            rows = getattr(self, name)
+        for rows in (self.penalty, self.group_penalty):
             if rows is not None:
-                require(rows.ndim == 2, f"FittedFunctions.{name}", "must have two dimensions")
-                require_numbers(rows, f"FittedFunctions.{name}", len(rows), width)
+                require(rows.ndim == 2, "FittedFunctions.penalty", "must have two dimensions")
+                require_numbers(rows, "FittedFunctions.penalty", len(rows), width)
         if self.size_limits is not None:
             self.size_limits.check_belongs(len(state), width)
         for _, _, basic in self.starts:
@@ -365,7 +364,7 @@ class ConditionalConformal(Predictor):
         return replace(self._functions, starts=self._problem.all_starts())
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
-        basis, problem = self.conditions_on, self._problem
+        basis, problem = self.state_.fitted.basis, self._problem
         if problem.uses_label:
             self._refuse_random_labels()
             candidates = candidate_rows(problem, basis, outputs)
@@ -374,11 +373,8 @@ class ConditionalConformal(Predictor):
                 for models in problem.fits_along(alphas)
             ]
             return Thresholds.nested(parts, alphas)
-        phi = basis.design(outputs)
-        if not self.randomized:
-            return problem.thresholds(phi, alphas)
         draws, ties = self._draws(outputs)
-        thresholds = problem.random_thresholds(phi, alphas, draws)
+        thresholds = problem.thresholds(basis.design(outputs), alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
 
     def _one_candidate_threshold(
@@ -388,12 +384,14 @@ class ConditionalConformal(Predictor):
         cells = limited([candidate_thresholds(model, candidates, scores) for model in models])
         return Thresholds(cells.values[:, candidates.cells], cells.status.max(axis=1))
 
-    def _draws(self, outputs: ModelOutputs) -> tuple[Floats, Floats]:
-        """Draws u in (0, 1), and what is subtracted from the thresholds to break ties.
+    def _draws(self, outputs: ModelOutputs) -> tuple[Floats | None, Floats]:
+        """Draws u in (0, 1), if any, and what is subtracted from the thresholds to break ties.
 
         The random weight of a new sample is u - alpha. Its scores are compared as calibration
         scores are: s + draw <= threshold, with the draw on the other side.
         """
+        if not self.randomized:
+            return None, np.zeros(len(outputs))
         seed, keys = self._state().seed, outputs.draw_keys
         draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, keys)
         draws = np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
@@ -409,8 +407,7 @@ class ConditionalConformal(Predictor):
     def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         if self.conditions_on.uses_label:
             return super()._leave_one_out_thresholds(scores, alphas)
-        samples = self.calibration_
-        draws, ties = self._draws(samples) if self.randomized else (None, np.zeros(len(samples)))
+        draws, ties = self._draws(self.calibration_)
         thresholds = self._problem.leave_one_out(alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
 
@@ -438,7 +435,7 @@ class ConditionalConformal(Predictor):
         self, fits: list[tuple[float, Any]], outputs: ModelOutputs, alphas: Floats
     ) -> Thresholds:
         """Thresholds where every sample has an alpha, without functions of the label."""
-        draws, ties = self._draws(outputs) if self.randomized else (None, np.zeros(len(outputs)))
+        draws, ties = self._draws(outputs)
         phi = self.conditions_on.design(outputs)
         thresholds = self._problem.sample_alpha_thresholds(fits, phi, alphas, draws)
         return Thresholds((thresholds.values - ties)[:, None], thresholds.status[:, None])
@@ -498,14 +495,12 @@ class ConditionalConformal(Predictor):
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> tuple[list[QuantileFit], Codes]:
         """The plain fit and, where thresholds are limited, the lower and the upper one."""
-        basis, problem = self.conditions_on, self._problem
-        if basis.uses_label:
-            row = basis.design_for(outputs, np.array([code]))[0]
-        else:
-            row = basis.design(outputs)[0]
+        problem = self._problem
+        row = self.conditions_on.design_for(outputs, np.array([code]))[0]
+        draws, _ = self._draws(outputs)
         limits, share = problem.limits, 1.0
-        if self.randomized:
-            limits, share = limits[:1], float(self._draws(outputs)[0][0])
+        if draws is not None:
+            limits, share = limits[:1], float(draws[0])
         fits = []
         for factor, multiple in limits:
             phi, scores = problem.points(multiple)
@@ -684,7 +679,9 @@ class MissProbability:
         average = np.eye(1, rows.shape[1])[[0, 0]]
         rows, targets = np.vstack([rows, average]), np.append(happened, [0.0, 1.0])
         weights = np.append(np.ones(len(phi)), [0.5, 0.5])
-        coefficients, hessian = _ridge_logistic(rows, targets, weights)
+        # The ridge that the samples make most likely.
+        tried = [_newton(rows, targets, weights, ridge) for ridge in _RIDGES]
+        coefficients, hessian, _ = max(tried, key=lambda one: one[2])
         root = np.linalg.inv(np.linalg.cholesky(hessian))
         return cls(centre, spread, coefficients, root)
 
@@ -704,13 +701,6 @@ class MissProbability:
 
 def _with_constant(rows: Floats) -> Floats:
     return np.column_stack([np.ones(len(rows)), rows])
-
-
-def _ridge_logistic(rows: Floats, targets: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Coefficients and Hessian of the ridge that the data make most likely, of `_RIDGES`."""
-    fits = [_newton(rows, targets, weights, ridge) for ridge in _RIDGES]
-    best = int(np.argmax([evidence for _, _, evidence in fits]))
-    return fits[best][:2]
 
 
 def _newton(

@@ -298,35 +298,33 @@ class CalibrationProblem:
             else:
                 yield [self._processes[multiple].at(fac * alpha) for fac, multiple in self.limits]
 
-    def thresholds(self, phi: Floats, alphas: Alphas) -> Thresholds:
-        """Thresholds of new samples with these rows, shape (m, A)."""
-        return Thresholds.nested([limited(parts) for parts in self._along(phi, alphas)], alphas)
+    def thresholds(self, phi: Floats, alphas: Alphas, draws: Floats | None = None) -> Thresholds:
+        """Thresholds of new samples with these rows, shape (m, A); with random weights U - alpha.
 
-    def random_thresholds(self, phi: Floats, alphas: Alphas, draws: Floats) -> Thresholds:
-        """Thresholds with random weights U - alpha."""
-        parts = [plain for plain, *_ in self._along(phi, alphas, draws)]
+        Random ones are not limited: they would cover more than exactly 1 - alpha.
+        """
+        share, limits = (1.0, self.limits) if draws is None else (draws, self.limits[:1])
+        if len(alphas) > _FEW_ALPHAS:
+            return self._many_thresholds(phi, alphas, share, limits)
+        parts = []
+        for alpha in alphas:
+            results = []
+            for factor, multiple in limits:
+                model = self.fit(factor * alpha, multiple)
+                results.append(model.thresholds(phi, weight=share - model.alpha))
+            parts.append(results[0] if len(limits) == 1 else limited(results))
         return Thresholds.nested(parts, alphas)
 
-    def _along(
-        self, phi: Floats, alphas: Alphas, draws: Floats | float = 1.0
-    ) -> Iterator[list[Thresholds]]:
-        """For each alpha the thresholds of all fits that `prepare` makes, with weights U - alpha.
-
-        Many alphas are asked for together, because they share most of the work.
-        """
-        # Limited thresholds would cover more than exactly 1 - alpha.
-        limits = self.limits if np.ndim(draws) == 0 else self.limits[:1]
-        if len(alphas) <= _FEW_ALPHAS:
-            for alpha in alphas:
-                models = [self.fit(factor * alpha, multiple) for factor, multiple in limits]
-                yield [model.thresholds(phi, weight=draws - model.alpha) for model in models]
-            return
+    def _many_thresholds(
+        self, phi: Floats, alphas: Alphas, share: Any, limits: list[tuple[float, float]]
+    ) -> Thresholds:
+        """The same for many alphas, which share most of the work."""
         self.prepare_along(alphas)
         # A process has each alpha once, in increasing order.
         numbers = np.searchsorted(np.unique(alphas), alphas)
-        processes = [self._processes[multiple].thresholds(phi, draws) for _, multiple in limits]
-        parts = [list(parts) for parts in zip(*processes, strict=True)]
-        yield from (parts[number] for number in numbers)
+        processes = [self._processes[multiple].thresholds(phi, share) for _, multiple in limits]
+        parts = [limited(list(results)) for results in zip(*processes, strict=True)]
+        return Thresholds.nested([parts[number] for number in numbers], alphas)
 
     def leave_one_out(self, alphas: Alphas, draws: Floats | None) -> Thresholds:
         """Thresholds of the calibration samples, each without itself, in their given order."""

@@ -108,7 +108,7 @@ export function drawNumbers(answer) {
   const head = make("tr", {}, make("td"), answer.methods.map((name, i) => make("th", { scope: "col" }, swatch(i), name)));
   const bodies = answer.glance.map((group) => make("tbody", {},
     make("tr", { class: "group" }, make("th", { scope: "rowgroup", colspan: answer.methods.length + 1 }, group.title)),
-    group.rows.map(([label, cells]) => make("tr", {}, make("th", { scope: "row" }, label), cells.map(([text, note]) => make("td", {}, `${text} `, make("small", {}, note)))))));
+    group.rows.map(([label, cells]) => make("tr", {}, make("th", { scope: "row" }, label), cells.map(([text, note], i) => make("td", {}, make("span", {}, swatch(i), `${text} `), make("small", {}, note)))))));
   show(one("#glance"), make("table", { class: "glance" }, make("thead", {}, head), bodies));
 }
 

@@ -12,7 +12,7 @@ const SCORES = { aps: "APS", raps: "RAPS", saps: "SAPS", softmax: "Softmax", mar
 const CHOICES = {
   scale: { raw: "raw", tail: "tail" },
   basis: { auto: "automatic", polynomial: "polynomial", bins: "bins", intercept: "constant" },
-  per_class: { auto: "up-weight rare classes", yes: "guarantee each class (slow)", no: "treat alike" },
+  per_class: { auto: "up-weight rare", yes: "guarantee each (slow)", no: "treat alike" },
 };
 const TITLES = {
   method: "Method", score: "Score", scale: "Score scale", basis: "Function class",

@@ -32,15 +32,19 @@ export async function openList(ask, method, request) {
   const list = await ask("list", request);
   if (!list || list.superseded) return panel.close();
   const heads = ["Row", "True class", "Result", "Set", "Size", "p-values", "Conf", "Trust"];
-  const rows = list.rows.map((item) => make("tr", { "data-row": item.row },
-    make("td", {}, button(String(item.number), () => openSample(ask, method, { index: request.index, rows: [item.row] }, () => openList(ask, method, request)), `row-${item.row}`)),
-    make("td", { class: "name" }, item.label),
-    make("td", { class: item.covered ? "name" : "name missed" }, item.covered ? "covered" : "missed"),
-    make("td", { class: "set" }, setInWords(item.size, item.set)),
-    make("td", {}, grouped(item.size)),
-    make("td", { class: "set p" }, "…"),
-    make("td", {}, item.confidence.toFixed(3)),
-    make("td", {}, trustText(item.trust))));
+  const rows = list.rows.map((item) => {
+    const cells = [
+      ["", button(String(item.number), () => openSample(ask, method, { index: request.index, rows: [item.row] }, () => openList(ask, method, request)), `row-${item.row}`)],
+      ["name", item.label],
+      [item.covered ? "name" : "name missed", item.covered ? "covered" : "missed"],
+      ["set", setInWords(item.size, item.set)],
+      ["", grouped(item.size)],
+      ["set p", "…"],
+      ["", item.confidence.toFixed(3)],
+      ["", trustText(item.trust)],
+    ];
+    return make("tr", { "data-row": item.row }, cells.map(([kind, content], i) => make("td", { class: kind, "data-head": heads[i] }, content)));
+  });
   const table = make("table", {}, make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, rows));
   show(panel, bar(`${method}, ${list.title}`),
     make("p", { class: "note" }, `${list.rows.length} of ${grouped(list.count)} samples. Those whose set misses the true class come first, then the largest sets. Choose a row for its reasons.`),

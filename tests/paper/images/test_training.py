@@ -107,7 +107,7 @@ def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cl
     assert code == 0
     path, history = uninterrupted
     assert_same(read(tmp_path / "weights.safetensors")[0], read(path)[0])
-    assert [each["loss"] for each in json.loads(out)["epochs"]] == [each.loss for each in history]
+    assert json.loads(out)["epochs"] == history
 
 
 def test_what_is_learned(skin, uninterrupted):
@@ -122,8 +122,7 @@ def test_what_is_learned(skin, uninterrupted):
     statistics = {name for name in before if "running_" in name or "num_batches" in name}
     assert moved == statistics | {name for name in before if name.startswith("fc.")}
     assert tensors["fc.3.weight"].shape == (3, 256)
-    assert [each.epoch for each in history] == [0, 1]
-    assert [each.images for each in history] == [16, 16]
+    assert [epoch["images"] for epoch in history] == [16, 16]
 
 
 def _equal(one, other, name):
@@ -156,8 +155,8 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
         head_only=False,
     )
     assert torch.equal(torch.rand(3), expected)
-    assert history[-1].loss < 0.7 * history[0].loss
-    assert history[-1].accuracy > history[0].accuracy
+    assert history[-1]["loss"] < 0.7 * history[0]["loss"]
+    assert history[-1]["accuracy"] > history[0]["accuracy"]
 
 
 # Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
@@ -240,9 +239,6 @@ def test_bad_input_is_named(skin, tmp_path):
         train_dataset("imagenet", tree.images, tmp_path, tmp_path)
     with pytest.raises(InputError, match=r"no such file.*resnet18-f37072fd\.pth"):
         train_dataset("fitzpatrick17k", tree.images, tmp_path / "x.pth", tmp_path)
-    for change in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
-        with pytest.raises(InputError, match=f"{next(iter(change))} must be"):
-            recipe("places365", **change)
 
 
 # --- the recipe
