@@ -40,15 +40,6 @@ from trustsets_paper.tables import (
     summarise,
 )
 
-__all__ = [
-    "CLAIMS",
-    "Claim",
-    "Verdict",
-    "ablation_table",
-    "claims_rows",
-    "judge",
-]
-
 _STANDARD_ERRORS = 2.0
 # Marginal coverage that is printed as 0.90 with two digits.
 _COVERAGE_SLACK = 0.005

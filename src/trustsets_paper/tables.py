@@ -32,22 +32,6 @@ from trustsets_paper.protocol import (
     Run,
 )
 
-__all__ = [
-    "AUTHORS",
-    "CorrelationTable",
-    "Number",
-    "PaperTable",
-    "Printed",
-    "Row",
-    "correlation_table",
-    "cross_tables",
-    "paper_tables",
-    "printed_correlation",
-    "printed_values",
-    "share_by_chance",
-    "summarise",
-]
-
 MARK = "†"
 """Follows a number that differs from the printed one by more than two standard errors."""
 _STANDARD_ERRORS = 2.0

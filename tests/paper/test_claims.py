@@ -27,6 +27,10 @@ def test_a_claim_is_judged_by_paired_differences(monkeypatch, run):
     base = np.array([10.0, 20.0, 30.0])
     assert verdict(monkeypatch, run, BETTER, base - 1.0, base).word == "yes"
     assert verdict(monkeypatch, run, BETTER, base + 1.0, base).word == "no"
+    # A mean of 1 with a standard error of 0.58 is within two of them, on either side.
+    for sign in (-1.0, 1.0):
+        near = base + sign * np.array([0.0, 1.0, 2.0])
+        assert verdict(monkeypatch, run, BETTER, near, base).word == "undecided"
     item = verdict(monkeypatch, run, BETTER, base + np.array([-1.0, 1.0, -1.0]), base)
     assert item.word == "undecided"
     assert item.difference == pytest.approx(-1 / 3)
