@@ -139,16 +139,8 @@ class ModelOutputs:
     ) -> Self:
         """Outputs in the columns of a pandas or polars frame, or of an Arrow table.
 
-        Parameters
-        ----------
-        frame : DataFrame or pyarrow.Table
-        probabilities, logits, features : str or sequence of str
-            Names of columns, or patterns with one ``*`` such as ``"prob_*"``. What ``*`` stands for
-            names the classes, unless `classes` do.
-        label : str, optional
-            Column of the true classes.
-        groups : str or sequence of str
-            Columns of groups; missing values are a group of their own.
+        Columns are given by name, or by a pattern with one ``*`` such as ``"prob_*"``. What ``*``
+        stands for names the classes, unless `classes` do. Missing groups are a group of their own.
 
         Examples
         --------
@@ -399,7 +391,7 @@ class ModelOutputs:
         """Positions of the samples in the two parts that `split` gives."""
         check_open(fraction=fraction)
         if len(self) < 2:
-            raise InputError("a single sample cannot be split; pass at least two.")
+            raise InputError("a single sample cannot be split.")
         order = np.random.default_rng(seed).permutation(len(self))
         strata = self.require_labels("stratify")[order] if stratify else np.zeros(len(self))
         # Each stratum is spread evenly over (0, 1); cutting at `fraction` keeps its share.
@@ -414,10 +406,7 @@ class ModelOutputs:
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """Join outputs of the same classes end to end.
-
-        Identities are kept where all are different, and numbered anew otherwise.
-        """
+        """Join outputs end to end; identities that are not all different are numbered anew."""
         if not parts:
             raise InputError("parts must hold at least one ModelOutputs.")
         first = parts[0]
@@ -460,8 +449,7 @@ class ModelOutputs:
     def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:
         """Return the same samples with their trust: values, or what a fitted trust score gives.
 
-        A trust score fills in values from the features where there are none yet. None changes
-        nothing.
+        A trust score fills in values where there are none yet.
         """
         if trust is None:
             return self

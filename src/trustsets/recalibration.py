@@ -17,8 +17,7 @@ from trustsets.outputs import ModelOutputs
 
 __all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling", "check_temperature"]
 
-# The likelihood may have no maximum at a positive, finite temperature. Beyond this the
-# softmax is practically uniform; the order of its classes is still that of the logits.
+# The likelihood may have no maximum at a finite temperature; beyond this the softmax is uniform.
 LARGEST_TEMPERATURE = 100.0
 # The logit of a probability of zero, as `ModelOutputs.logits` has it.
 ZERO_PROBABILITY = float(np.log(np.finfo(np.float64).tiny))
@@ -188,7 +187,7 @@ class ClassBias(Estimator):
     calibration is hard-to-beat at label shift adaptation. ICML 2020.
 
     T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
-    classification. 2025 (the shift by class prevalences, prevalence-adjusted softmax).
+    classification. 2025 (prevalence-adjusted softmax).
 
     Examples
     --------

@@ -120,9 +120,8 @@ class Softmax(Score):
 
     Examples
     --------
-    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[0])
-    >>> Softmax().of_labels(outputs)
-    array([0.25])
+    >>> Softmax().matrix(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    array([[0.25, 0.75]])
     """
 
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
@@ -431,8 +430,7 @@ class MarginScore(RankScore):
 
     Examples
     --------
-    >>> outputs = ModelOutputs(probabilities=[[0.625, 0.25, 0.125]])
-    >>> MarginScore().matrix(outputs)
+    >>> MarginScore().matrix(ModelOutputs(probabilities=[[0.625, 0.25, 0.125]]))
     array([[-0.375,  0.375,  0.5  ]])
     """
 

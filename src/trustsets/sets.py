@@ -163,7 +163,7 @@ class PredictionSets:
 
     @property
     def is_single(self) -> bool:
-        """Whether every sample has one set, at one alpha for all or at its own."""
+        """Whether every sample has one set."""
         return self.mask.ndim == 2
 
     @property
@@ -205,9 +205,8 @@ class PredictionSets:
         self._require_single("describe")
         full = self.mask.all(axis=1)
         lines = [
-            f"Of {len(self):,} sets at alpha={self._alpha_words('{:g}')}, "
-            f"{np.count_nonzero(full):,} are full "
-            f"({self.classes.size} classes) and {np.count_nonzero(self.sizes == 0):,} are empty."
+            f"Of {len(self):,} sets at alpha={self._alpha_words('{:g}')}, {full.sum():,} are full "
+            f"({self.classes.size} classes) and {np.sum(self.sizes == 0):,} are empty."
         ]
         for status in Status:
             count = int(np.count_nonzero(self.status == status))
@@ -217,14 +216,11 @@ class PredictionSets:
         return lines
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per sample: set, size, threshold, status in words, and an alpha of its own.
-
-        `flavour` is ``"pandas"``, ``"polars"`` or ``"pyarrow"``, by default that of the outputs.
-        """
+        """One row per sample, as `to_columns`, of the outputs' own kind of frame or `flavour`."""
         return make_frame(self.to_columns(), flavour or self.flavour)
 
     def to_columns(self) -> dict[str, Any]:
-        """The columns of `to_frame` by name, as lists and arrays."""
+        """Set, size, threshold, status in words, and an alpha of its own, of each sample."""
         self._require_single("to_frame")
         names = {int(status): status.name.lower() for status in Status}
         thresholds = self.thresholds
