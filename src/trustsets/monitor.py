@@ -733,7 +733,7 @@ class Evidence:
         earlier = np.vstack([np.zeros(bets.shape[1]), product[:-1]])
         started = np.vstack([self.wealth, begun[:, None] - earlier])
         wealth = product + np.logaddexp.accumulate(started, axis=0)[1:]
-        mean = special.logsumexp(wealth, axis=1) - np.log(bets.shape[1])
+        mean = np.logaddexp.reduce(wealth, axis=1) - np.log(bets.shape[1])
         total = np.logaddexp(np.log(waiting[1:]), mean)
         reached = np.flatnonzero(total >= needed)
         if reached.size and not self.alarm_at:

@@ -52,6 +52,7 @@ def simulated(n=60, seed=0, **more):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_audit_evaluates_the_sets_of_n_refits(name):
+    """Every set that differs from that of its refit fails for sure."""
     outputs = simulated()
     whole = METHODS[name].__sklearn_clone__().calibrate(outputs)
     result = audit(whole, alpha=0.2, **FEW)
@@ -110,7 +111,7 @@ def test_class_frequencies_are_those_of_the_calibration():
 @pytest.mark.parametrize("n", [1, 2, 9, 10, 11, 37, 250, 1000, 9999])
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1, 0.3, 0.5])
 def test_intervals_hold_the_law_of_coverage_given_the_calibration(n, alpha):
-    """The theorem of the docstring: left-out coverage is fixed and the truth has a Beta law."""
+    """Left-out coverage is fixed and the truth has a Beta law: other quantiles fail for sure."""
     scores = np.random.default_rng(n).random(n)
     probabilities = np.stack([1.0 - scores, scores], axis=1)
     outputs = ModelOutputs(probabilities=probabilities, labels=np.zeros(n, int), classes=[0, 1])
@@ -129,7 +130,7 @@ def test_intervals_hold_the_law_of_coverage_given_the_calibration(n, alpha):
 
 
 def test_the_gap_of_groups_that_the_method_adjusts_for_says_nothing():
-    """Left-out coverage of its own groups is fixed, as the page and the guarantees say."""
+    """Left-out coverage of its own groups is fixed: any other count fails for sure."""
     outputs = simulated(400)
     score, by = APS(own_mass="include"), Groups("site")
     own = MondrianConformal(by=by, score=score, allow_empty=True)

@@ -346,10 +346,9 @@ def test_false_alarms_are_as_rare_as_stated_with_new_calibrations():
     alarms, streams = 0, 400
     for seed in range(streams):
         rng = np.random.default_rng(seed)
-        samples, predictor = with_trust(rng, 100) if seed % 4 == 1 else calibrated(rng, 100)
+        samples, predictor = with_trust(rng, 100) if seed % 8 == 1 else calibrated(rng, 100)
         reference = samples if seed % 2 else None
         monitor = Monitor(predictor, reference=reference, random_state=seed)
-        for _ in range(2):
-            monitor.observe(draw(rng, 200))
+        monitor.observe(draw(rng, 400))
         alarms += monitor.verdict().alarm
     assert alarms <= stats.binom.ppf(0.999, streams, 0.05)

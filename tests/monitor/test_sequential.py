@@ -61,11 +61,12 @@ def test_p_values_are_the_definition_whatever_the_batches(kind):
 
 @pytest.mark.parametrize("kind", ["continuous", "mostly zero", "constant"])
 def test_p_values_are_uniform_and_independent_with_few_calibration_samples(kind):
+    """If values are not added to the earlier ones, ranks correlate by 0.2: it fails in 99%."""
     rng = np.random.default_rng(1)
     p_values = np.empty((1200, 2))
     for run in range(1200):
         earlier = EmpiricalDistribution()
-        earlier.add(VALUES[kind](rng, 7))
+        earlier.add(VALUES[kind](rng, 3))
         p_values[run] = earlier.p_values(VALUES[kind](rng, 2), rng.random(2))
     assert min(stats.kstest(column, "uniform").pvalue for column in p_values.T) > 1e-3
     assert abs(np.corrcoef(p_values.T)[0, 1]) < 4 / np.sqrt(1200)
@@ -169,6 +170,10 @@ def test_share_intervals_are_where_the_mixture_does_not_win():
 
 
 def test_intervals_hold_at_all_times_at_once():
+    """At 20% instead of 10% of streams it fails with probability 83%, at 25% with 99.6%.
+
+    Intervals for a single time (Clopper and Pearson) miss the truth in 40% of streams.
+    """
     rng, missed = np.random.default_rng(3), 0
     count = np.arange(1.0, 201.0)
     for _ in range(200):

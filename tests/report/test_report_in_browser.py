@@ -109,14 +109,16 @@ def test_cells_say_coverage_colour_and_significance(browser, case):
 
 
 def test_a_screenshot_shows_the_cells_in_their_colours(browser, case, tmp_path):
-    browser.screenshot(tmp_path / "page.png")
-    pixels = (255 * image.imread(tmp_path / "page.png")[..., :3]).round().astype(int)
-    assert pixels.shape[1] == 1280
     table = case.results["planted"].tables["conf_trust"]
+    browser.hover(cell("planted", 0))  # scrolls to the heatmap
+    browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    browser.screenshot(tmp_path / "page.png", whole=False)
+    pixels = (255 * image.imread(tmp_path / "page.png")[..., :3]).round().astype(int)
+    assert pixels.shape[:2] == (900, 1280)
     for i in np.flatnonzero(~too_few(table, 0.9)):
         left, top = browser.evaluate(
             f"(() => {{ const r = document.querySelector({json.dumps(cell('planted', i))})"
-            ".getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY]; })()"
+            ".getBoundingClientRect(); return [r.x, r.y]; })()"
         )
         seen = "#" + "".join(f"{part:02x}" for part in pixels[int(top) + 5, int(left) + 5])
         assert seen == shade(float(table.coverage[i]), 0.9).light

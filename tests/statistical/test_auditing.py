@@ -32,6 +32,11 @@ def simulated(rng, n):
 
 @pytest.mark.parametrize("way", ["independent", "low calibration", "leave-one-out"])
 def test_regions_are_reported_by_mistake_at_most_as_often_as_the_level_says(way):
+    """A rate of 35% instead of 20% fails with probability 85%, of 40% with 99%.
+
+    Regions that are tested on the half they were found on are reported in 90% of data sets; without
+    Fisher's test, in 97% of those where coverage is low everywhere.
+    """
     alarms = 0
     for seed in range(REPEATS):
         rng = np.random.default_rng([7, seed])
@@ -45,6 +50,7 @@ def test_regions_are_reported_by_mistake_at_most_as_often_as_the_level_says(way)
 
 
 def test_lower_ends_of_excess_risk_are_below_the_true_shortfall():
+    """A rate of 50% instead of 10% fails with probability 95%; without cross-fitting it is 100%."""
     above = 0
     for seed in range(25):
         rng = np.random.default_rng([8, seed])
@@ -83,7 +89,11 @@ def with_truth(rng, n):
 
 @pytest.mark.parametrize("method", AUDITED)
 def test_intervals_of_an_audit_hold_the_coverage_given_this_calibration(method):
-    """studies/audit_intervals.py is the larger version."""
+    """Intervals of 90% in the place of 95% fail (planted once for each method).
+
+    So does one of the eight that holds in 75% of data sets, with probability 85%.
+    studies/audit_intervals.py is the larger version.
+    """
     held, repeats, n = np.zeros(8), 60, 300
     for seed in range(repeats):
         rng = np.random.default_rng([9, seed])

@@ -44,6 +44,8 @@ ALARM = 3
 """Exit code when a monitor has an alarm."""
 # Groups and classes that a table shows: those that matter most.
 _MOST_ROWS = 12
+# Permuted outcomes behind the noise floor of the excess risk.
+_PERMUTATIONS = 4
 _MODEL = ".trustsets"
 
 # --- Options -----------------------------------------------------------------------------------
@@ -411,7 +413,8 @@ def audit(
     with console.progress("Auditing", None):
         predictor = _calibrated(outputs, options, "an audit", always_trust=True)
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
-        regions, risk = find_regions(sets, left_out), excess_risk(sets, left_out)
+        regions = find_regions(sets, left_out)
+        risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
         evaluation = audit_predictor(predictor, alpha, sets=sets)
         evaluation = dataclasses.replace(evaluation, more=risk.metrics)
         write_report(
@@ -532,11 +535,6 @@ def _trust(
             "are not their own neighbours in the trust score. Give another file.",
             TrustSetsWarning,
             stacklevel=2,
-        )
-    if features.shape[1] != samples.features.shape[1]:
-        raise InputError(
-            f"{train}: array 'features' has {features.shape[1]} columns, and {path} has "
-            f"{samples.features.shape[1]}. Use the same layer of the same model."
         )
     unknown = np.setdiff1d(labels, samples.classes)
     if unknown.size:

@@ -214,7 +214,7 @@ def other_measures(evaluations: Evaluations) -> Glance | None:
         if name not in _AVERAGES and split_name(name)[0] not in shown
     ]
     names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))
-    rows = [(title(name), _cells(evaluations, name)) for name in names]
+    rows = [(title(name), _cells(evaluations, name, floor=True)) for name in names]
     return Glance("Other measures", rows) if rows else None
 
 
@@ -227,7 +227,7 @@ def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
         form = _FORMS[number_of(name).form]
         entries = [rows[setting, method][i] for method in methods]
         cells = [form(Estimate(entry.mean, entry.lower, entry.upper)) for entry in entries]
-        numbers.append((title(name), cells))
+        numbers.append((title(name).replace(" x ", " × "), cells))
     return Glance(setting, numbers)
 
 
@@ -270,7 +270,7 @@ def _cells(evaluations: Evaluations, name: str, *, floor: bool = False) -> list[
     for evaluation in evaluations.values():
         item = evaluation.metrics.get(name, Estimate(math.nan))
         text, note = form(item)
-        if floor and note:
+        if floor and note and not math.isnan(item.floor):
             note += f", floor {form(Estimate(item.floor))[0]}"
         cells.append((text, note))
     return cells
