@@ -127,7 +127,9 @@ def linprog_seconds(data: Data) -> float:
 
 def path_pivots(model: QuantileModel, tests: Array) -> NDArray[np.int64]:
     """Number of vertices that the path of each test row passes."""
-    return model._follow(model._whiten(tests), np.full(len(tests), 1.0 - ALPHA)).pivots
+    return model._follow(
+        model._problem.whitening.apply(tests), np.full(len(tests), 1.0 - ALPHA)
+    ).pivots
 
 
 def point_row(name: str, data: Data, peer: float | None) -> tuple[list[str], float, float]:

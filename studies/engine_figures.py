@@ -153,7 +153,9 @@ def measure(n: int) -> Counts:
     """Counts of one size."""
     phi, scores, tests = simulated(n)
     model = fit_quantiles(phi, scores, ALPHA)
-    along = model._follow(model._whiten(tests), np.full(len(tests), 1.0 - ALPHA)).pivots
+    along = model._follow(
+        model._problem.whitening.apply(tests), np.full(len(tests), 1.0 - ALPHA)
+    ).pivots
     base = count_work(model, tests[:ALONE])
     return Counts(n, model.certificate.pivots, *base, along.astype(np.float64))
 

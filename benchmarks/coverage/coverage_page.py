@@ -584,8 +584,10 @@ def methods_file(results: Results) -> str:
         if has_floors(results)
         else "",
         "ERT of the default and of split conformal sets of its size, the floor, and the ratio of "
-        "what the first two have above it. Class biases can change which class is most likely: the "
-        "floor is that of the classifier as it is."
+        "what the first two have above it. Class biases can change which class is most likely, and "
+        "the floor is that of the classifier as it is: 99.5% or more of the default's sets contain "
+        "its most likely class, but 91% to 95% on shuttle, 97% to 98% on cifar100lt and 99% on "
+        "ham10000 (splits 1 and 2)."
         if has_floors(results)
         else "",
         floor_table(results) if has_floors(results) else "",

@@ -31,7 +31,7 @@ import numpy as np
 from trustsets import _storage as storage
 from trustsets._arrays import Array, group_column, is_missing
 from trustsets._checks import check_classes
-from trustsets._frames import class_names, flavour_of, frame_names, listed, match_columns, needed
+from trustsets._frames import class_names, flavour_of, listed, match_columns, needed
 from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alphas
 from trustsets._storage import StrPath
@@ -78,7 +78,6 @@ _USUAL_COLUMNS: Mapping[str, str] = {}
 _KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
 # Bytes of the numbers of a block of rows.
 _BLOCK_BYTES = 64 << 20
-_LONGEST_NAME = 10_000
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
 # What stands between the classes of a set in a cell of a CSV file.
 _SEPARATOR = "|"
@@ -109,14 +108,8 @@ _FIRST_ROWS = 100
 class OutputsFile:
     """Outputs of a classifier for n samples, in a file; `open_outputs` makes it.
 
-    Attributes
-    ----------
-    path : Path
-        The file, for messages.
-    kind : {"logits", "probabilities"}
-        What `values` holds.
-    class_names, stored_classes : array of shape (K,), optional
-        Class names as asked for, or else as the file has them; and those of the file alone.
+    `values` are logits or probabilities, as `kind` says. `class_names` are those asked for, or
+    else those of the file, which are the `stored_classes`.
     """
 
     path: Path
@@ -244,7 +237,7 @@ def open_outputs(
 
     Parameters
     ----------
-    source : path, pyarrow.Table, or frame of pandas or polars
+    source : path or pyarrow.Table
         The arrays are ``logits`` (or ``probabilities``), ``features``, ``labels``, ``trust``,
         group columns ``group_NAME``, and ``classes``, the names of the columns of the logits. A
         table may have one column for each class instead, such as ``prob_cat``.
@@ -270,34 +263,18 @@ def open_outputs(
     ...     len(source), source.read(1, 3)
     (3, ModelOutputs(n=2, K=3, labels))
     """
-    is_path = isinstance(source, str | os.PathLike)
-    with _naming(Path(source if is_path else "table")) as path:
-        arrays = open_columns(path) if is_path else _table_columns(source)
-        outputs = _resolve(path, arrays, groups, ids, classes, _chosen(columns, remembered, arrays))
-        return outputs if is_path else replace(outputs, row=arrays.get(_ROW))
-
-
-def _table_columns(table: Any) -> "dict[str, Column]":
-    arrays = _arrow_arrays(_ArrowTable(_arrow_table(table)))
-    return {name: Column("table", name, values) for name, values in arrays.items()}
-
-
-def _arrow_table(table: Any) -> Any:
-    """An Arrow table of a frame of pandas or polars, or the table itself."""
-    pa = needed("pyarrow", "an Arrow table")
-    flavour = flavour_of(table)
-    if flavour is None:
-        raise InputError(
-            "table must be a pyarrow Table or a frame of pandas or polars; got "
-            f"{type(table).__name__}."
-        )
-    frame_names(table, "table")
-    if flavour != "pandas":
-        return table.to_arrow() if flavour == "polars" else table
-    try:
-        return pa.Table.from_pandas(table, preserve_index=False)
-    except pa.ArrowException as error:
-        raise InputError(f"table cannot be read as an Arrow table ({error}).") from error
+    if isinstance(source, str | os.PathLike):
+        with _naming(Path(source)) as path:
+            arrays = open_columns(path)
+            chosen = _chosen(columns, remembered, arrays)
+            return _resolve(path, arrays, groups, ids, classes, chosen)
+    if flavour_of(source) != "pyarrow":
+        raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
+    parts = _arrow_arrays(_ArrowTable(source))
+    arrays = {name: Column("table", name, values) for name, values in parts.items()}
+    chosen = _chosen(columns, remembered, arrays)
+    outputs = _resolve(Path("table"), arrays, groups, ids, classes, chosen)
+    return replace(outputs, row=arrays.get(_ROW))
 
 
 # --- Which array is what -----------------------------------------------------------------------
@@ -527,12 +504,7 @@ def _read_class_names(column: "Column") -> Array:
     if len(column.shape) != 1:
         raise column.error(f"has shape {column.shape}; it must be a list of names.")
     names = column.read_names()
-    if names.dtype.kind != "O":
-        return names
-    longest = max((len(str(name)) for name in names), default=0)
-    if longest > _LONGEST_NAME:
-        raise column.error(f"has a name of {longest:,} characters. Shorten it.")
-    return np.array([str(name) for name in names])
+    return np.array([str(name) for name in names]) if names.dtype.kind == "O" else names
 
 
 def read_classes(path: StrPath) -> Array:
@@ -712,16 +684,15 @@ def predict_table(
     max_size: int | None = None,
     ids: Sequence[str] = (),
 ) -> Any:
-    """Prediction sets of a batch of samples: a table in, a table of the same kind out.
+    """Prediction sets of a batch of samples, for engines that map batches: Ray, Spark, Dask.
 
-    It is for engines that map batches: Ray, Spark's mapInArrow, Dask. A row of the result depends
-    on its own row of the input alone, whatever the batches; a batch may be empty.
+    A row of the result depends on its own row of the input alone; a batch may be empty.
 
     Parameters
     ----------
     predictor : Predictor
         Calibrated.
-    table : pyarrow.Table, or frame of pandas or polars
+    table : pyarrow.Table
         Columns as in `open_outputs`. Where sets are drawn at random, a column ``row`` must have
         the number of the sample in the whole data set. Labels are not looked at.
     alpha, max_size, ids
@@ -739,7 +710,7 @@ def predict_table(
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
     """
     pa = needed("pyarrow", "predict_table")
-    rows, classes = _arrow_table(table), predictor.classes_
+    classes = predictor.classes_
     types = {
         "set": pa.list_(pa.array(classes.tolist()).type),
         "size": pa.int32(),
@@ -747,9 +718,9 @@ def predict_table(
         "status": pa.string(),
         "alpha": pa.float64(),
     }
-    if rows.num_rows:
+    if getattr(table, "num_rows", None) != 0:
         groups = predictor.needed_groups
-        source = open_outputs(rows, groups=groups, ids=ids, classes=classes).without_labels()
+        source = open_outputs(table, groups=groups, ids=ids, classes=classes).without_labels()
         _check_fits_predictor(source, predictor, "the predictor")
         _check_copied(source)
         if predictor.draws_at_random and source.row is None:
@@ -763,17 +734,11 @@ def predict_table(
     else:
         # Engines pass empty partitions; their results must have the columns of the others.
         added = {name: [] for name in types}
-        names = [name for name in dict.fromkeys([_ROW, *ids, "id"]) if name in rows.column_names]
-    result = pa.table(
-        {name: rows.column(name) for name in names}
+        names = [name for name in dict.fromkeys([_ROW, *ids, "id"]) if name in table.column_names]
+    return pa.table(
+        {name: table.column(name) for name in names}
         | {name: pa.array(values, types[name]) for name, values in added.items()}
     )
-    match flavour_of(table):
-        case "pandas":
-            return result.to_pandas().set_index(table.index)
-        case "polars":
-            return needed("polars", "a frame").from_arrow(result)
-    return result
 
 
 def _set_columns(sets: PredictionSets) -> dict[str, list[Any]]:

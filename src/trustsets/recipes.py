@@ -51,12 +51,8 @@ METHODS: dict[str, type[Predictor]] = {
     "paper": ConditionalConformal,
     "naive": MondrianConformal,
 }
-"""Predictors by name.
-
-``mondrian`` has a threshold for each cell of a grid of confidence and trust, ``groups`` for each
-group and ``class`` for each class. ``paper`` and ``naive`` are CONDITIONAL and NAIVE as the
-paper's authors run them.
-"""
+"""Predictors by name: ``mondrian`` has a threshold for each cell of a grid of confidence and trust;
+``paper`` and ``naive`` are CONDITIONAL and NAIVE as the paper's authors run them."""
 SCORES: dict[str, type[Score]] = {
     "aps": APS,
     "raps": RAPS,
@@ -87,13 +83,7 @@ _LARGEST_SIDE = 5
 
 
 def method_name(method: str) -> str:
-    """The one name of a method, in small letters; refuse what is none.
-
-    Examples
-    --------
-    >>> method_name("bins"), score_name("LAC")
-    ('mondrian', 'softmax')
-    """
+    """The one name of a method, in small letters; refuse what is none."""
     return _checked("method", method, METHODS)
 
 
@@ -126,15 +116,7 @@ def warn_of_unused_groups(predictor: Predictor, groups: Iterable[str]) -> None:
 
 
 def make_score(name: str = "aps", **parameters: Any) -> Score:
-    """Return a nonconformity score by name, one of `SCORES`, or ``"lac"`` for ``"softmax"``.
-
-    Parameters are those of the score, such as ``scale="tail"``; None leaves the default.
-
-    Examples
-    --------
-    >>> make_score("lac", scale="tail")
-    Softmax(scale='tail')
-    """
+    """Return a nonconformity score by name, with its parameters; None leaves the default."""
     kind = SCORES[score_name(name)]
     chosen = {key: value for key, value in parameters.items() if value is not None}
     _check_parameters(f"the score {name!r}", kind, chosen)

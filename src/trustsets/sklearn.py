@@ -113,9 +113,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     Attributes
     ----------
-    estimator_ : classifier
-    predictor_ : Predictor
-    classes_ : array of shape (K,)
+    estimator_, predictor_, classes_
+        The trained classifier, the calibrated predictor, and the class names.
     reference_ : TrustScore or None
         Fitted to samples that take no part in calibration.
     feature_source_ : str
@@ -172,10 +171,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         groups : array of shape (n,), mapping of names to such arrays, or frame, optional
             Groups of the samples, if they are no columns of `X`.
         **fit_params
-            Passed to the `fit` of the classifier: ``sample_weight`` (``step__sample_weight`` for
-            a pipeline), ``eval_set`` and others. Arrays of length n are divided as `X` is,
-            except evaluation sets (names with "eval"). With metadata routing enabled, the
-            classifier and its steps get what they ask for.
+            Passed to the `fit` of the classifier. Arrays of length n, such as ``sample_weight``,
+            are divided as `X` is, except evaluation sets (names with "eval").
         """
         X, y = _check_data(X, y)
         if self.prefit:
@@ -551,8 +548,7 @@ def _check_known(y: Array, classes: Array) -> None:
 def _check_apart(reference: TrustScore, outputs: ModelOutputs) -> None:
     """Refuse to calibrate on samples that the trust score was fitted to.
 
-    Each would be its own nearest neighbour, at distance 0, as no new sample is. Where features
-    repeat within the reference, as those of a few categories do, nothing can be told.
+    Each would be its own nearest neighbour. Where features repeat, nothing can be told.
     """
     stored = np.asarray(reference.to_state()["features"], np.float64)
     rows = {row.tobytes() for row in stored}

@@ -8,11 +8,10 @@ import pytest
 from problems import COMPILED, Case, random_case, reference
 from scipy.optimize import linprog
 
-from trustsets.engine import Certificate, QuantileModel, fit_quantiles, solve_linear_program
-from trustsets.engine import extreme as extreme_module
+from trustsets.engine import Certificate, QuantileModel, fit_quantiles
 from trustsets.engine import fit as fit_module
 from trustsets.engine import model as model_module
-from trustsets.engine.extreme import solve_reduced
+from trustsets.engine.extreme import solve_as_program
 from trustsets.engine.fit import CAPPED, Vertex, certify, fit_vertex, problem_points
 from trustsets.engine.problem import Problem, build_problem
 from trustsets.status import Status
@@ -79,45 +78,16 @@ def fail_all_paths(model: QuantileModel) -> None:
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
 
 
-@pytest.mark.parametrize("active", [8, 16, 24, 2000])
-def test_descent_and_program_agree_with_the_path(
-    monkeypatch: pytest.MonkeyPatch, active: int
-) -> None:
-    """The two solvers that take over from a path give its value, however few points start."""
-    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
+def test_descent_and_program_agree_with_the_path() -> None:
+    """The two solvers that take over from a path give its value."""
     model, tests = extreme_model()
-    problem, vertex = model._problem, model._scan_order.vertex
-    expected = model.thresholds(tests)
+    problem, expected = model._problem, model.thresholds(tests)
     assert expected.status[-1] == Status.HIGH_LEVERAGE
     for row, value in zip(problem.whitening.apply(tests), expected.values, strict=True):
         assert model._solve_alone(row, 0.9, [])[0] == pytest.approx(value, abs=1e-9)
-        program = solve_reduced(problem, vertex.residuals, row, 0.9)
+        program = solve_as_program(problem, row, 0.9)
         assert program is not None
-        program *= problem.score_scale
-        assert program == pytest.approx(value, abs=1e-9)
-        assert program == pytest.approx(
-            solve_linear_program(problem.rows, problem.scores, 0.1, row, 0.9), abs=1e-9
-        )
-
-
-@pytest.mark.parametrize("active", [40, 80])
-def test_a_reduced_program_finds_fixed_points_on_the_wrong_side(
-    monkeypatch: pytest.MonkeyPatch, active: int
-) -> None:
-    """Over the first active points some of these rows have an optimum, and not that of all."""
-    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
-    rng = np.random.default_rng(0)
-    phi = np.column_stack([np.ones(400), rng.standard_normal((400, 5))])
-    model = fit_quantiles(phi, rng.gamma(2.0, size=400), 0.1)
-    tests = np.column_stack([np.ones(8), 6.0 * rng.standard_normal((8, 5))])
-    problem, residuals = model._problem, model._scan_order.vertex.residuals
-    expected = model.thresholds(tests).values
-    assert np.isfinite(expected).sum() > 2
-    for row, value in zip(problem.whitening.apply(tests), expected, strict=True):
-        program = solve_reduced(problem, residuals, row, 0.9)
-        assert program is not None
-        scaled = np.ldexp(program * problem.score_scale, problem.exponent)
-        assert scaled == pytest.approx(value, abs=1e-8)
+        assert problem.score_scale * program == pytest.approx(value, abs=1e-9)
 
 
 def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +171,7 @@ def test_a_row_that_no_solver_settles_is_rounded_up(monkeypatch: pytest.MonkeyPa
     model, tests = extreme_model()
     expected = model.thresholds(tests)
     fail_all_paths(model)
-    monkeypatch.setattr(model_module, "solve_reduced", lambda *_: None)
+    monkeypatch.setattr(model_module, "solve_as_program", lambda *_: None)
     nothing = (CAPPED, None)
     own = model_module.fit_extreme
 

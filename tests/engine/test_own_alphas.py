@@ -9,7 +9,7 @@ from problems import COMPILED, Array, Case, random_case, reference
 from trustsets.engine import extreme as extreme_module
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine.extreme import choose_sample, solve_reduced
+from trustsets.engine.extreme import choose_sample, solve_as_program
 from trustsets.engine.linear_program import solve_base
 from trustsets.engine.model import QuantileModel
 from trustsets.errors import InputError
@@ -97,8 +97,7 @@ def heavy_model() -> tuple[QuantileModel, Array]:
 
 @pytest.mark.parametrize("active", [8, 64, 6000])
 def test_every_solver_gives_the_same(monkeypatch: pytest.MonkeyPatch, active: int) -> None:
-    """Path, descent over few points and reduced linear program, finite and infinite."""
-    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
+    """Path, descent over few points and linear program, finite and infinite."""
     monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", active)
     monkeypatch.setattr(extreme_module, "ACTIVE", active)
     model, tests = heavy_model()
@@ -117,8 +116,7 @@ def test_every_solver_gives_the_same(monkeypatch: pytest.MonkeyPatch, active: in
         alone, status = model._solve_alone(row, 1.0 - alpha, [])
         assert status in (Status.EXACT, Status.HIGH_LEVERAGE)
         assert np.ldexp(alone, problem.exponent) == pytest.approx(value, rel=1e-9)
-        residuals = model._scan_order.vertex.residuals
-        program = solve_reduced(problem, residuals, row, 1.0 - alpha)
+        program = solve_as_program(problem, row, 1.0 - alpha)
         assert program is not None
         size = np.ldexp(problem.score_scale, problem.exponent)
         assert size * program == pytest.approx(value, rel=1e-8)

@@ -110,7 +110,6 @@ def test_the_score_scale_is_that_of_each_alpha() -> None:
         assert len({model._problem.score_scale for model in process}) > 1
         for model in process:
             assert_equal(model, fit_quantiles(phi, scores, model.alpha), phi[:5])
-            assert model._problem.rows is process[0]._problem.rows
 
 
 def test_a_fit_without_proof_is_made_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

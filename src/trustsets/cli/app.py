@@ -536,11 +536,6 @@ def _trust(
             TrustSetsWarning,
             stacklevel=2,
         )
-    if features.shape[1] != samples.features.shape[1]:
-        raise InputError(
-            f"{train}: array 'features' has {features.shape[1]} columns, and {path} has "
-            f"{samples.features.shape[1]}. Use the same layer of the same model."
-        )
     unknown = np.setdiff1d(labels, samples.classes)
     if unknown.size:
         raise InputError(

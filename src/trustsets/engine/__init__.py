@@ -1,7 +1,9 @@
 """Exact conditional quantile thresholds: arrays in, arrays out.
 
 The engine knows quantile regression and nothing of classification. docs/engine.md explains the
-mathematics and maps it to the files.
+mathematics. In reading order, `problem` is the data as solvers see it, `fit` the base fit, `path`
+the thresholds of test points, `extreme` those that need another solver, `model` what callers hold,
+and `proof` what a threshold rests on. All use `kernels`, `compiled` and `linear_program`.
 """
 
 from trustsets.engine.fit import Certificate

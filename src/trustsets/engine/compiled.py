@@ -7,11 +7,11 @@ wrapper for Python and no cache file, so it compiles several times faster.
 
 import hashlib
 import logging
-import pickle
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,22 +36,11 @@ _NO_CACHE = (
 )
 
 
-_File: Any = caching.IndexDataCacheFile
+# A kernel contains those that it calls, in whichever file they are, and numba looks at one file.
+_SOURCES = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()
 _FunctionCache: Any = caching.FunctionCache
-
-
-class _CheckedFile(_File):
-    """Compiled code with its digest: a flipped bit in machine code would crash, or worse, not."""
-
-    def _save_data(self, name: str, data: Any) -> None:
-        payload = self._dump(data)
-        super()._save_data(name, (hashlib.sha256(payload).digest(), payload))
-
-    def _load_data(self, name: str) -> Any:
-        digest, payload = super()._load_data(name)
-        if hashlib.sha256(payload).digest() != digest:
-            raise OSError(f"{name} is damaged")
-        return pickle.loads(payload)
 
 
 class _Cache(_FunctionCache):
@@ -59,7 +48,7 @@ class _Cache(_FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file.__class__ = _CheckedFile
+        self._cache_file._source_stamp = self._cache_file._source_stamp, _SOURCES
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load compiled code; None where there is none, or the file is damaged."""
@@ -96,7 +85,8 @@ def entry(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# Without reference counts a kernel compiles faster; one that makes arrays says ``_nrt=True``.
+inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
 
 def read_only(array: Any) -> Any:

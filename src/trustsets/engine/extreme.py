@@ -9,7 +9,7 @@ weighted sample of all points represents the fixed ones. A sampled point of weig
 points if it changes side, and like itself if it does not. At the centre of a round the slope is
 therefore that of the whole problem, and if no fixed point has changed side the solution is exact.
 
-Where that fails, the same threshold is a linear program over an active set (`solve_reduced`).
+Where that fails, HiGHS solves the linear program of all points (`solve_as_program`).
 """
 
 from typing import NamedTuple
@@ -18,8 +18,8 @@ import numpy as np
 
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
 from trustsets.engine.fit import (
-    CAPPED,
     OPTIMAL,
+    PROGRAM_SIZE,
     UNBOUNDED,
     ActiveSet,
     Certificate,
@@ -31,15 +31,13 @@ from trustsets.engine.fit import (
 from trustsets.engine.kernels import (
     WIDTH,
     ZERO,
-    add_term,
     block_products,
     compensated_sum,
     dot,
-    row_dot,
 )
 from trustsets.engine.linear_program import or_infinite, solve_face
 from trustsets.engine.path import Scan, ScanOrder
-from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.problem import Problem
 
 # Points in the active set of the first round, and of those after it.
 FIRST_ACTIVE, ACTIVE = 1024, 4096
@@ -55,8 +53,6 @@ NEAR_SHARE = 0.5
 SIMILAR_SHARE = 0.5  # A goal is similar to another if they differ by less than this share of it.
 # A ray is a proof if the goal exceeds the growth of the loss along it by this share.
 RAY_TOL = 1e-9
-# Points in the first reduced program, and the growth of their number after each failure.
-PROGRAM_ACTIVE, PROGRAM_GROWTH = 2000, 4
 
 Solved = tuple[FloatArray, IntArray]  # A goal, and the basic points of its optimal vertex.
 
@@ -176,7 +172,9 @@ class _ExtremeFit(ActiveSet):
         positions, gap = positions[:count], gap[:count].copy()
         near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
         has_crossed[near[gap < 0.0]] = True
-        crossed_sum = _sum_of_rows(scan.blocks, scan.multiplicities, positions[gap < 0.0])
+        crossed = positions[gap < 0.0]
+        signed = np.ascontiguousarray(scan.blocks[crossed // WIDTH, :, crossed % WIDTH])
+        crossed_sum = compensated_sum(signed, scan.multiplicities[crossed])
         return Centre(basic, near, gap, has_crossed, crossed_sum)
 
     def choose(self) -> IntArray:
@@ -195,7 +193,6 @@ class _ExtremeFit(ActiveSet):
         return np.unique(np.concatenate(parts))
 
     def solve_active(self) -> int:
-        """Descend over the active points and the weighted sample."""
         self.linear = self.goal + self._fixed_sum()
         outside = ~np.isin(self.sample.points, self.active, assume_unique=True)
         points, weights = self.sample.points[outside], self.sample.weights[outside]
@@ -238,7 +235,6 @@ class _ExtremeFit(ActiveSet):
         return changed_outside(self.centre, self.new_centre, self.active)
 
     def recentre(self, wrong: IntArray) -> None:
-        """Choose the next active set around the new solution."""
         # The number of wrong points should halve in each round; a larger active set helps.
         if len(wrong) > self.last_wrong // 2:
             self.size = int(GROWTH * self.size) + 1
@@ -308,20 +304,6 @@ def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArr
     return count
 
 
-@entry()
-def _sum_of_rows(blocks: FloatArray, multiplicities: FloatArray, positions: IntArray) -> FloatArray:
-    """Sum of the rows of some positions, times the sign of their residuals and multiplicity."""
-    total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
-    for position in positions:
-        block, lane = position // WIDTH, position % WIDTH
-        for j in range(len(total)):
-            add_term(multiplicities[position] * blocks[block, j, lane], j, total, lost)
-    for j in range(len(total)):
-        total[j] += lost[j]
-    return total
-
-
-@entry()
 def _loss_along(
     rows: FloatArray, multiplicities: FloatArray, edge: FloatArray, alpha: float
 ) -> float:
@@ -329,79 +311,24 @@ def _loss_along(
 
     There, a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above. If
     this growth is less than the product of edge and goal, the objective falls without bound, which
-    proves that the dual is infeasible. The sum is written out, because the threads of a matrix
-    library would compete with those that solve the rows.
+    proves that the dual is infeasible. There is no matrix product, because its threads would
+    compete with those that solve the rows.
     """
-    total = 0.0
-    for i in range(len(rows)):
-        speed = row_dot(rows, i, edge)
-        total += multiplicities[i] * max(alpha * speed, (alpha - 1.0) * speed)
-    return total
+    speed = np.einsum("ij,j->i", rows, edge)
+    return float(np.sum(multiplicities * np.maximum(alpha * speed, (alpha - 1.0) * speed)))
 
 
-def solve_reduced(
-    problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
-) -> float | None:
-    """Solve for the same threshold by active sets, given the `residuals` of a nearby solution.
-
-    Returns the threshold in units of the score scale, or None if HiGHS fails on all points.
-    """
-    reduced = _ReducedProgram(problem, residuals, row, weight)
-    reduced.run()
-    return None if reduced.optimum is None else or_infinite(reduced.optimum[0], weight)
-
-
-class _ReducedProgram(ActiveSet):
-    """The linear program of one test row over the points nearest to a solution."""
-
-    def __init__(
-        self, problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
-    ) -> None:
-        self.problem, self.row, self.weight = problem, row, weight
-        self.scores = problem.scores / problem.score_scale
-        self.slopes = loss_slopes(problem.multiplicities, residuals > 0.0, problem.alpha)
-        self.order = np.argsort(scan_keys(residuals, problem.norms))
-        self.size = PROGRAM_ACTIVE
-        self.optimum: tuple[float, FloatArray] | None = None
-        self.beta = np.empty(0)
-
-    def choose(self) -> IntArray:
-        """Points that can change side first."""
-        return self.order[: self.size]
-
-    def solve_active(self) -> int:
-        """Run HiGHS over the active points."""
-        rows, multiplicities, active = self.problem.rows, self.problem.multiplicities, self.active
-        fixed = self.order[self.size :]
-        linear = self.problem.linear + self.slopes[fixed] @ rows[fixed]
-        self.optimum = solve_face(
-            rows[active],
-            self.scores[active],
-            multiplicities[active],
-            self.problem.alpha,
-            self.row,
-            self.weight,
-            linear,
-        )
-        if self.optimum is None or not np.isfinite(self.optimum[0]):
-            return CAPPED
-        self.beta = self.optimum[1]
-        return OPTIMAL
-
-    def wrong_points(self) -> IntArray:
-        """Fixed points whose residual has not the sign of their slope."""
-        fixed = self.order[self.size :]
-        residuals = self.scores[fixed] - self.problem.rows[fixed] @ self.beta
-        return fixed[residuals * self.slopes[fixed] < 0.0]
-
-    def recentre(self, wrong: IntArray) -> None:
-        """Take more points; the residuals that order them stay those of the start."""
-        self.enlarge()
-
-    def is_final(self, status: int) -> bool:
-        """With all points active there are no more to add."""
-        return self.size >= len(self.order)
-
-    def enlarge(self) -> None:
-        """Take more points."""
-        self.size *= PROGRAM_GROWTH
+def solve_as_program(problem: Problem, row: FloatArray, weight: float) -> float | None:
+    """Threshold of a test row in units of the score scale, by HiGHS, or None if that fails, too."""
+    if len(problem.rows) > PROGRAM_SIZE:
+        return None
+    optimum = solve_face(
+        problem.rows,
+        problem.scores / problem.score_scale,
+        problem.multiplicities,
+        problem.alpha,
+        row,
+        weight,
+        problem.linear,
+    )
+    return None if optimum is None else or_infinite(optimum[0], weight)

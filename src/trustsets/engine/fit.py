@@ -19,14 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trustsets.engine.compiled import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    entry,
-    inner,
-    read_only,
-)
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, inner, read_only
 from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
@@ -336,7 +329,7 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
                     total[j] += change * rows[i, j]
 
 
-@inner()
+@inner(_nrt=True)
 def _perturbed_residuals(
     data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
@@ -419,8 +412,11 @@ class Certificate:
     @property
     def holds(self) -> bool:
         """Whether all three are zero up to rounding."""
-        parts = (self.dual_violation, self.sign_violation, self.equality_residual)
-        return all(part <= CERTIFICATE_TOL for part in parts)
+        return (
+            self.dual_violation <= CERTIFICATE_TOL
+            and self.sign_violation <= CERTIFICATE_TOL
+            and self.equality_residual <= CERTIFICATE_TOL
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,7 +462,8 @@ def certify(
 def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     """Inverse basis and residuals at the vertex of the `basic` points, NaN where it is singular."""
     inverse, residuals = np.full((len(basic), len(basic)), np.nan), np.empty(len(data.rows))
-    _invert_and_solve(data, read_only(basic), inverse, residuals)
+    # A copy, writable as the basic points of `_descend` are: helpers are compiled once for both.
+    _invert_and_solve(data, basic.copy(), inverse, residuals)
     return inverse, residuals
 
 
@@ -586,7 +583,6 @@ class _BaseFit(ActiveSet):
         self.pivots = 0
 
     def choose(self) -> IntArray:
-        """Points that can change side first, with the basic ones and those of high leverage."""
         always = np.union1d(self.basic, self.always)
         size = max(self.size, len(always))
         if size >= len(self.residuals):
@@ -596,7 +592,6 @@ class _BaseFit(ActiveSet):
         return np.sort(np.argpartition(key, size)[:size])
 
     def solve_active(self) -> int:
-        """Descend over the active points."""
         slopes = loss_slopes(self.data.multiplicities, self.residuals > 0.0, self.alpha)
         slopes[self.active] = 0.0
         start = np.searchsorted(self.active, np.sort(self.basic))
@@ -609,18 +604,15 @@ class _BaseFit(ActiveSet):
         return status
 
     def wrong_points(self) -> IntArray:
-        """Fixed points whose residual changed its sign."""
         is_wrong = (self.new_residuals > 0.0) != (self.residuals > 0.0)
         is_wrong[self.active] = False
         return np.flatnonzero(is_wrong)
 
     def recentre(self, wrong: IntArray) -> None:
-        """Choose the next active set around the new solution."""
         self.basic, self.residuals = self.new_basic, self.new_residuals
         self._grow(GROWTH)
 
     def is_final(self, status: int) -> bool:
-        """With all points active there are no more to add."""
         return len(self.active) == len(self.residuals)
 
     def enlarge(self) -> None:
@@ -648,7 +640,7 @@ def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
 
 def _read_start(start: IntArray, problem: Problem) -> IntArray:
     """Check given basic points: `rank` different row numbers whose rows are independent."""
-    rank = problem.whitening.rank
+    rank = problem.rows.shape[1]
     numbers = np.unique(np.asarray(start, dtype=np.int64))
     basic = np.flatnonzero(np.isin(problem.first, numbers))
     if len(basic) == len(numbers) == rank:

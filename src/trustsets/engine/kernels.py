@@ -13,14 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from trustsets.engine.compiled import (
-    REASSOCIATE,
-    FloatArray,
-    IntArray,
-    entry,
-    inner,
-    read_only,
-)
+from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
 
 # Veltkamp's constant: splits a double in two halves whose products are exact.
 SPLITTER = 2.0**27 + 1.0
@@ -58,7 +51,7 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     return total
 
 
-@inner()
+@inner(_nrt=True)
 def invert(rows: FloatArray, basic: IntArray, inverse: FloatArray) -> bool:
     """Store the transposed inverse of ``rows[basic]`` in `inverse`; false if there is none.
 

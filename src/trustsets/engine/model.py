@@ -24,7 +24,7 @@ from trustsets.engine.extreme import (
     WeightedSample,
     choose_sample,
     fit_extreme,
-    solve_reduced,
+    solve_as_program,
 )
 from trustsets.engine.fit import (
     CAPPED,
@@ -56,13 +56,10 @@ from trustsets.engine.problem import (
     RESOLUTION,
     Problem,
     build_problem,
-    centred_scores,
     coarsen,
+    read_matrix,
     read_points,
-    read_test_alphas,
-    read_test_rows,
     read_weights,
-    score_scale,
 )
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
@@ -144,16 +141,6 @@ class QuantileModel:
         """Dimension of the function class on the calibration data."""
         return len(self.basic_points)
 
-    @property
-    def n_columns(self) -> int:
-        """Number of basis functions p that a test row must have."""
-        return len(self._problem.whitening.scale)
-
-    @property
-    def n_points(self) -> int:
-        """Number of calibration points n."""
-        return int(self._problem.multiplicities.sum())
-
     def thresholds(
         self,
         phi_test: ArrayLike,
@@ -201,11 +188,11 @@ class QuantileModel:
         >>> model.thresholds(np.eye(2), alpha=[0.4, 0.1]).values
         array([ 5., 26.])
         """
-        phi = read_test_rows(phi_test, self.n_columns)
-        alphas = read_test_alphas(alpha, self.alpha if self.alphas is None else None, len(phi))
-        weights = read_weights(weight, alphas, len(phi))
-        unseen = self._problem.whitening.leaves_row_space(phi)
-        return self._final(self._solve_rows(self._whiten(phi), weights, unseen))
+        problem = self._problem
+        phi = read_matrix(phi_test, "phi_test", len(problem.whitening.scale))
+        weights = read_weights(problem, weight, alpha, len(phi))
+        rows, unseen = self._whiten(phi)
+        return self._final(self._solve_rows(rows, weights, unseen))
 
     def at(self, alpha: float) -> "QuantileModel | None":
         """The same data at another alpha, by a search that starts here; None where they differ.
@@ -241,7 +228,7 @@ class QuantileModel:
         problem = self._problem
         numbers = read_points(points, len(problem.point))
         alphas = np.asarray(problem.alpha if problem.alphas is None else problem.alphas[numbers])
-        below = read_weights(weight, alphas, len(numbers)) - (1.0 - alphas)
+        below = read_weights(problem, weight, alphas, len(numbers)) - (1.0 - alphas)
         point = problem.point[numbers]
         if problem.alphas is None and len(np.unique(below)) == 1:
             # Copies with the same weight have the same threshold.
@@ -287,12 +274,10 @@ class QuantileModel:
         Its leverage is then one, and its column ``Q (Q'Q)^-1 Q_i`` of the hat matrix is zero for
         all other points. At most `rank` points have a leverage near one.
         """
-        rows, norms, multiplicities = (
-            self._problem.rows,
-            self._problem.norms,
-            self._problem.multiplicities,
+        problem, rows = self._problem, self._problem.rows
+        alone = (problem.multiplicities[point] == 1.0) & (
+            problem.norms[point] ** 2 > 0.5 * len(rows)
         )
-        alone = (multiplicities[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
         for k in np.flatnonzero(alone):
             # Whitening makes Q'Q a multiple of the identity only up to the condition of the basis.
             column = np.abs(rows @ np.linalg.solve(rows.T @ rows, rows[point[k]]))
@@ -316,7 +301,9 @@ class QuantileModel:
         if unseen is not None:
             result.values[unseen] = np.copysign(np.inf, weights[unseen])
             result.status[unseen] = Status.UNSEEN_DIRECTION
-        self._solve_rest(rows, weights, result)
+        left = np.flatnonzero(result.status == Status.FALLBACK)
+        if len(left):
+            self._solve_rest(left, rows, weights, result)
         return result
 
     def _final(self, result: Thresholds) -> Thresholds:
@@ -332,36 +319,32 @@ class QuantileModel:
         """Values of the base fit, shape (m,): lower bounds of the thresholds, without a path.
 
         Infinite for a row with a direction that no calibration point has.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from trustsets.engine import fit_quantiles
-        >>> fit_quantiles(np.ones((18, 1)), np.arange(18.0), alpha=0.1).fitted([[1.0]])
-        array([16.])
         """
-        rows = read_test_rows(phi, self.n_columns)
-        if not self.certificate.holds:
-            return np.full(len(rows), -np.inf)
         problem, vertex = self._problem, self._vertex
+        matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
+        if not self.certificate.holds:
+            return np.full(len(matrix), -np.inf)
+        rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
         # Not a matrix product: the last digits of one depend on the other rows of its batch.
-        values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
-        values[problem.whitening.leaves_row_space(rows)] = np.inf
+        values = np.einsum("ij,j->i", rows, beta)
+        values[unseen] = np.inf
         return np.asarray(np.ldexp(values, problem.exponent))
 
-    def _whiten(self, phi: FloatArray) -> FloatArray:
-        """Whitened rows, computed in threads."""
+    def _whiten(self, phi: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """Whitened rows, and which of them leave the span of the calibration rows."""
+        whitening = self._problem.whitening
         if len(phi) <= STRETCH:
             # A single row would wait longer for the threads than for its product.
-            return self._problem.whitening.apply(phi)
-        rows = np.empty((len(phi), self.rank))
+            rows, gaps = whitening.apply_and_compare(phi)
+        else:
+            rows, gaps = np.empty((len(phi), self.rank)), np.empty(len(phi))
 
-        def run(part: slice) -> None:
-            rows[part] = self._problem.whitening.apply(phi[part])
+            def run(part: slice) -> None:
+                rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
 
-        in_threads(run, list(_chunks(len(phi))))
-        return rows
+            in_threads(run, _stretches(len(phi)))
+        return rows, gaps > 2.0 * whitening.seen
 
     def _follow(
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
@@ -375,17 +358,19 @@ class QuantileModel:
             follow_paths(rows, weights, stretch, self._scan_order, results, state)
             self._states.append(state)
 
-        in_threads(run, list(_chunks(len(rows))))
+        if len(rows) <= STRETCH:
+            run(slice(None))
+        else:
+            in_threads(run, _stretches(len(rows)))
         return results
 
-    def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
+    def _solve_rest(
+        self, left: IntArray, rows: FloatArray, weights: FloatArray, result: Thresholds
+    ) -> None:
         """Solve points whose path was too long or failed its check one by one.
 
         Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
         """
-        left = np.flatnonzero(result.status == Status.FALLBACK)
-        if len(left) == 0:
-            return
         solved: list[Solved] = []
 
         def run(i: int) -> None:
@@ -413,12 +398,15 @@ class QuantileModel:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, vertex.basic_points))
             return self._vertex_value(vertex, row), Status.EXACT
-        value = solve_reduced(problem, self._vertex.residuals, row, weight)
-        if value is None:
-            return self._solve_rounded(row, weight)
-        # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
-        value = problem.score_scale * (value + 2.0 * SOLVER_TOL)
-        return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+        value = solve_as_program(problem, row, weight)
+        if value is not None:
+            # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
+            value = problem.score_scale * (value + 2.0 * SOLVER_TOL)
+            return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+        if self._coarser is None:
+            return np.inf, Status.UNCERTIFIED
+        value, status = self._coarser._solve_alone(row, weight, [])
+        return value, Status.ROUNDED_UP if np.isfinite(value) else status
 
     def _vertex_value(self, vertex: ExtremeVertex, row: FloatArray) -> float:
         """Threshold of a whitened row at its optimal vertex."""
@@ -426,23 +414,18 @@ class QuantileModel:
         arrays = problem.rows, basic, vertex.inverse, row, problem.scores
         return float(vertex_threshold(*map(read_only, arrays)))
 
-    def _solve_rounded(self, row: FloatArray, weight: float) -> tuple[float, Status]:
-        """Solve one row that no solver settled, with scores rounded up more coarsely."""
-        coarser = self._coarser
-        if coarser is None:
-            return np.inf, Status.UNCERTIFIED
-        value, status = coarser._solve_alone(row, weight, [])
-        return value, Status.ROUNDED_UP if np.isfinite(value) else status
-
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
         """The model with the next of the `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
-        return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
+        if not left:
+            return None
+        problem = coarsen(self._problem, left[0])
+        return make_model(problem, fit_vertex(problem, None), left[0])
 
 
-def _chunks(count: int) -> Iterator[slice]:
-    return (slice(low, low + STRETCH) for low in range(0, count, STRETCH))
+def _stretches(count: int) -> list[slice]:
+    return [slice(low, low + STRETCH) for low in range(0, count, STRETCH)]
 
 
 def fit_quantiles(
@@ -481,14 +464,10 @@ def fit_quantiles(
 
 def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:
     """Fit a problem, with coarser scores where it cannot be certified as it is."""
-    model = _fit(problem, start, RESOLUTIONS[0])
+    model = make_model(problem, fit_vertex(problem, start))
     while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
-
-
-def _fit(problem: Problem, start: IntArray | None, resolution: float) -> QuantileModel:
-    return make_model(problem, fit_vertex(problem, start), resolution)
 
 
 def make_model(problem: Problem, vertex: Vertex, resolution: float = RESOLUTION) -> QuantileModel:
@@ -537,8 +516,6 @@ class QuantileProcess:
     >>> import numpy as np
     >>> from trustsets.engine import fit_quantile_process
     >>> process = fit_quantile_process(np.ones((99, 1)), np.arange(99.0), [0.01, 0.1, 0.2])
-    >>> [model.thresholds(np.ones((1, 1))).values[0] for model in process]
-    [np.float64(98.0), np.float64(89.0), np.float64(79.0)]
     >>> process.at(0.1).thresholds(np.ones((1, 1))).values
     array([89.])
     """
@@ -568,12 +545,13 @@ class QuantileProcess:
             Numbers U in (0, 1]: the weight of a row is ``U - alpha``.
         """
         first = self[0]
-        phi = read_test_rows(phi_test, first.n_columns)
-        rows, unseen = first._whiten(phi), first._problem.whitening.leaves_row_space(phi)
+        phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
+        rows, unseen = first._whiten(phi)
         tour = make_tour(rows)
         for fit in self._fits:
-            alphas = np.asarray(fit.problem.alpha)
-            weights = read_weights(np.asarray(shares) - alphas, alphas, len(phi))
+            weights = read_weights(
+                fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)
+            )
             model = fit.model()
             yield model._final(model._solve_rows(rows, weights, unseen, tour))
 
@@ -645,22 +623,18 @@ def _is_unique(vertex: Vertex, problem: Problem) -> bool:
 
 
 def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator[Problem]:
-    """The problem of each alpha; those with the same score scale share all of their arrays.
+    """The problem of each alpha, which share all of their arrays.
 
-    The scale decides which scores are too close to tell apart. It depends on alpha only where a
-    few scores are a million times as large as the others.
+    Only where a few scores are a million times as large as the others, alpha decides which scores
+    are too close to tell apart, and each problem is built anew.
     """
-    all_scores = np.asarray(scores, dtype=np.float64)
-    first = build_problem(phi, all_scores, float(alphas[0]))
-    values = np.ldexp(all_scores[first.first], -first.exponent)
-    centred, by_scale = centred_scores(values, first.has_constants), {first.score_scale: first}
+    first = build_problem(phi, scores, float(alphas[0]))
     for alpha in alphas.tolist():
-        scale = first.score_scale
-        if not first.has_one_scale:
-            scale = score_scale(centred, first.multiplicities, alpha)
-        if scale not in by_scale:
-            by_scale[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
-        yield replace(by_scale[scale], alpha=alpha)
+        yield (
+            replace(first, alpha=alpha)
+            if first.has_one_scale
+            else build_problem(phi, scores, alpha)
+        )
 
 
 def _read_alphas(alphas: ArrayLike) -> FloatArray:

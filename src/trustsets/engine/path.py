@@ -38,14 +38,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.engine.compiled import (
-    REASSOCIATE,
-    FloatArray,
-    IntArray,
-    entry,
-    inner,
-    read_only,
-)
+from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
 from trustsets.engine.fit import Vertex, high_leverage
 from trustsets.engine.kernels import (
     EDGE_TOL,
@@ -206,13 +199,6 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     basic_rows = problem.rows[vertex.basic_points]
     base = np.vstack([vertex.eta, vertex.nonbasic_sum, vertex.inverse, basic_rows])
     return ScanOrder(scan, order, vertex, base, high_leverage(problem.norms, rank))
-
-
-def neighbour_order(rows: FloatArray) -> IntArray:
-    """Order rows (m, rank) so that neighbours in a k-d tree follow each other."""
-    order = np.arange(len(rows))
-    _split(rows, np.ones(len(rows)), order)
-    return order
 
 
 def _split(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
@@ -446,9 +432,10 @@ def make_tour(rows: FloatArray) -> Tour:
     is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
     far from each other.
     """
-    order, chained = neighbour_order(rows), np.zeros(len(rows), np.int64)
+    order, chained = np.arange(len(rows)), np.zeros(len(rows), np.int64)
     if len(rows) > 1:
-        _order_stretches(read_only(rows), order, chained, np.int64(STRETCH))
+        _split(rows, np.ones(len(rows)), order)
+        _order_stretches(rows, order, chained, np.int64(STRETCH))
     return Tour(order, chained)
 
 
@@ -480,10 +467,12 @@ def follow_paths(
     results: PathResults,
     state: PathState,
 ) -> None:
-    """Store the results of the whitened rows of a tour, or of a stretch of one."""
+    """Store the results of the whitened rows of a tour, or of a stretch of one.
+
+    All arrays are new ones and writable, as the kernel is compiled for them.
+    """
     cap = np.int64(path_cap(rows.shape[1]))
-    arrays = rows, weights, *tour, scan_order.base
-    _follow_paths(*map(read_only, arrays), scan_order.scan, cap, *results, state)
+    _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, cap, *results, state)
 
 
 @entry()
@@ -501,7 +490,7 @@ def _follow_paths(
     state: PathState,
 ) -> None:
     row, rank = state.vectors[ROW], rows.shape[1]
-    members, since_refresh, since_anchor = 0, 0, 0
+    members, since_refresh, since_anchor = ZERO, 0, 0
     for number in range(len(order)):
         i = order[number]
         # A copy, because a view of the shared rows would change their reference count.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._draws import number_hashes
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
+from trustsets.engine.compiled import FloatArray, IntArray, entry, read_only
 from trustsets.engine.kernels import add_product, compensated_sum
 from trustsets.errors import InputError
 
@@ -54,49 +54,45 @@ class Whitening:
     relation: FloatArray
     seen: float  # Largest deviation from `relation` (rounding) among calibration rows.
 
-    @property
-    def rank(self) -> int:
-        """Dimension of the function class on the calibration data."""
-        return len(self.independent)
-
     def apply(self, phi: FloatArray) -> FloatArray:
         """Whitened rows (m, rank) of basis rows (m, p)."""
-        rows = np.empty((len(phi), self.rank))
-        arrays = phi, self.scale, self.independent, self.transform
-        _whiten_rows(*map(read_only, arrays), rows)
-        return rows
+        return self.apply_and_compare(phi)[0]
 
-    def leaves_row_space(self, phi: FloatArray) -> BoolArray:
-        """Whether each row (m, p) lies outside the span of the calibration rows."""
-        return self.deviations(phi) > 2.0 * self.seen
+    def apply_and_compare(self, phi: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Whitened rows, and the distances (m,) of dependent columns from `relation`.
 
-    def deviations(self, phi: FloatArray) -> FloatArray:
-        """Distance (m,) of dependent columns from `relation`, beyond rounding."""
-        out = np.zeros(len(phi))
-        arrays = phi, self.scale, self.independent, self.dependent, self.relation
-        _relation_gaps(*map(read_only, arrays), out)
-        return out
+        A row with more than twice the distance `seen` is not in the span of the calibration rows.
+        """
+        rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
+        _whiten_rows(
+            read_only(phi), self.scale, self.independent, self.dependent, self.transform,
+            self.relation, rows, gaps,
+        )  # fmt: skip
+        return rows, gaps
 
 
-def fit_whitening(phi: FloatArray) -> Whitening:
-    """Scale the columns, factor them, and separate independent from dependent ones."""
+def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
+    """Scale the columns, factor them, and separate independent from dependent ones.
+
+    Returns the whitened rows of `phi`, too.
+    """
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
     pivoted, order = _pivoted_triangle(phi * scale)
     diagonal = np.abs(np.diagonal(pivoted))
     rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
-    block = np.ascontiguousarray(pivoted[:rank, :rank])
+    block = pivoted[:rank, :rank]
     transform = _solve_upper(block, np.eye(rank)) * np.sqrt(len(phi))
-    relation = _solve_upper(block, np.ascontiguousarray(pivoted[:rank, rank:]))
     whitening = Whitening(
-        scale=scale,
-        independent=order[:rank],
-        dependent=order[rank:],
-        transform=np.ascontiguousarray(np.triu(transform)),
-        relation=np.ascontiguousarray(relation),
+        scale=read_only(scale),
+        independent=read_only(order[:rank]),
+        dependent=read_only(order[rank:]),
+        transform=read_only(np.triu(transform)),
+        relation=read_only(_solve_upper(block, pivoted[:rank, rank:])),
         seen=0.0,
     )
-    return replace(whitening, seen=float(whitening.deviations(phi).max(initial=0.0)))
+    rows, gaps = whitening.apply_and_compare(phi)
+    return replace(whitening, seen=float(gaps.max(initial=0.0))), rows
 
 
 def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -113,15 +109,13 @@ def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
     return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
 
 
-@entry()
 def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve by back substitution, which is far faster than a library call at this size."""
-    out = right.copy()
+    """Solve by back substitution."""
+    out = np.array(right, order="C")
     for i in range(len(triangle) - 1, -1, -1):
-        for k in range(out.shape[1]):
-            for j in range(i + 1, len(triangle)):
-                out[i, k] -= triangle[i, j] * out[j, k]
-            out[i, k] /= triangle[i, i]
+        for j in range(i + 1, len(triangle)):
+            out[i] -= triangle[i, j] * out[j]
+        out[i] /= triangle[i, i]
     return out
 
 
@@ -130,14 +124,17 @@ def _whiten_rows(
     phi: FloatArray,
     scale: FloatArray,
     independent: IntArray,
+    dependent: IntArray,
     transform: FloatArray,
-    out: FloatArray,
+    relation: FloatArray,
+    rows: FloatArray,
+    gaps: FloatArray,
 ) -> None:
-    """Whiten every row of `phi` (m, p) into `out` (m, rank), correct to the last bits.
+    """Whiten every row of `phi`, correct to the last bits, and compare its dependent columns.
 
     Equal rows give equal bits in any batch.
     """
-    total, low = np.empty(out.shape[1]), np.empty(out.shape[1])
+    total, low = np.empty(rows.shape[1]), np.empty(rows.shape[1])
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0
@@ -145,20 +142,7 @@ def _whiten_rows(
             column = independent[j]
             add_product(phi[i, column] * scale[column], transform, j, j, total, low)
         for k in range(len(low)):
-            out[i, k] = total[k] + low[k]
-
-
-@entry()
-def _relation_gaps(
-    phi: FloatArray,
-    scale: FloatArray,
-    independent: IntArray,
-    dependent: IntArray,
-    relation: FloatArray,
-    gap: FloatArray,
-) -> None:
-    """Store how far the dependent columns of each row are from `relation`, beyond rounding."""
-    for i in range(len(phi)):
+            rows[i, k] = total[k] + low[k]
         for k in range(len(dependent)):
             column = dependent[k]
             difference = phi[i, column] * scale[column]
@@ -167,7 +151,7 @@ def _relation_gaps(
                 term = phi[i, independent[j]] * scale[independent[j]] * relation[j, k]
                 difference -= term
                 magnitude += abs(term)
-            gap[i] = max(gap[i], abs(difference) - UNSEEN_TOL * magnitude)
+            gaps[i] = max(gaps[i], abs(difference) - UNSEEN_TOL * magnitude)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,8 +211,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     first, multiplicities, point = distinct_points(matrix, scaled)
     if len(first) < len(scaled):
         matrix = matrix[first]
-    whitening = fit_whitening(matrix)
-    rows = whitening.apply(matrix)
+    whitening, rows = fit_whitening(matrix)
     tilt = np.zeros(len(first))
     if alphas.ndim:
         tilt = np.asarray(np.bincount(point, mean_alpha - alphas), dtype=np.float64)
@@ -238,7 +221,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
     centre = _most_frequent(*distinct) if has_constants else 0.0
-    scale = score_scale(values - centre, multiplicities, float(alphas.min()))
+    scale = _score_scale(values - centre, multiplicities, float(alphas.min()))
     merged, centred, perturbations = _general_position(distinct, RESOLUTION, scale, has_constants)
     return Problem(
         rows=rows,
@@ -252,7 +235,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
         alpha=mean_alpha,
         alphas=alphas if alphas.ndim else None,
         tilt=tilt,
-        linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(whitening.rank),
+        linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(rows.shape[1]),
         score_scale=scale,
         exponent=exponent,
         has_constants=has_constants,
@@ -293,12 +276,7 @@ def _most_frequent(values: FloatArray, group: IntArray) -> float:
     return float(values[np.argmax(np.bincount(group))])
 
 
-def centred_scores(scores: FloatArray, has_constants: bool) -> FloatArray:
-    """Subtract the most frequent score if the class contains constants, which moves all fits."""
-    return scores - _most_frequent(*_distinct(scores)) if has_constants else scores
-
-
-def score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) -> float:
+def _score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) -> float:
     """Size of the largest centred scores; a few outliers do not count.
 
     Rounding errors of residuals are relative to this size. The typical score would be a poor
@@ -354,10 +332,11 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     keys, so sorting by key makes them neighbours. A different point with the same key may come
     between two equal ones. These then stay apart, which costs time only.
     """
-    key = np.empty(len(scores))
+    key = scores.copy()
     largest = np.abs(phi).max(axis=0, initial=0.0)
     factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
-    _point_keys(read_only(phi), read_only(scores), read_only(factors), key)
+    for factor, column in zip(factors, phi.T, strict=True):
+        key += factor * column
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -374,17 +353,7 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     return first[sorting], multiplicities[sorting], point
 
 
-@entry()
-def _point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
-    """Store one key per point; equal points get equal bits because the order of sums is fixed."""
-    for i in range(len(scores)):
-        total = scores[i]
-        for j in range(len(factors)):
-            total += factors[j] * phi[i, j]
-        out[i] = total
-
-
-def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
+def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> FloatArray:
     """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else.
 
     Numbers so small that the inverse of a column's scale would overflow become zero.
@@ -395,20 +364,15 @@ def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
             f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
             f"of shape {matrix.shape}; reshape a single column with {name}[:, None]."
         )
-    _require_finite(matrix, name)
-    tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
-    return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
-
-
-def read_test_rows(phi: ArrayLike, n_columns: int) -> FloatArray:
-    """Return the matrix of test rows, which must have as many columns as the calibration rows."""
-    matrix = read_matrix(phi, "phi_test")
-    if matrix.shape[1] != n_columns:
+    if n_columns is not None and matrix.shape[1] != n_columns:
         raise InputError(
-            f"phi_test must have the {n_columns} columns of phi_calib, got {matrix.shape[1]}; "
+            f"{name} must have the {n_columns} columns of phi_calib, got {matrix.shape[1]}; "
             "use the same basis for calibration and test."
         )
-    return matrix
+    if not np.isfinite(matrix).all():
+        raise _not_finite(matrix, name)
+    tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
+    return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
 
 
 def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
@@ -423,7 +387,8 @@ def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
         raise InputError(
             "phi_calib must have at least one row, got none; pass some calibration points."
         )
-    _require_finite(values, "scores_calib")
+    if not np.isfinite(values).all():
+        raise _not_finite(values, "scores_calib")
     return values
 
 
@@ -444,19 +409,19 @@ def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
     return alphas
 
 
-def read_test_alphas(alpha: ArrayLike | None, default: float | None, count: int) -> FloatArray:
-    """Return the alphas of `count` test points; None as `default` says that they must be given."""
-    alphas = default if alpha is None else alpha
-    if alphas is None:
+def read_weights(
+    problem: Problem, weight: ArrayLike | None, alpha: ArrayLike | None, count: int
+) -> FloatArray:
+    """Return the weights of `count` test points, ``1 - alpha`` by default."""
+    if alpha is not None:
+        alphas = read_alphas(alpha, count, "test row")
+    elif problem.alphas is None:
+        alphas = np.asarray(problem.alpha)
+    else:
         raise InputError(
             "alpha must be given with phi_test, because each calibration point has an alpha of "
             "its own; pass the alpha of every test point."
         )
-    return read_alphas(alphas, count, "test row")
-
-
-def read_weights(weight: ArrayLike | None, alphas: FloatArray, count: int) -> FloatArray:
-    """Return the weights of `count` test points with these alphas, ``1 - alphas`` by default."""
     weights = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
     if weights.ndim > 1 or (weights.ndim == 1 and len(weights) != count):
         raise InputError(
@@ -485,10 +450,9 @@ def read_points(points: ArrayLike | None, count: int) -> IntArray:
     return numbers.astype(np.int64)
 
 
-def _require_finite(values: FloatArray, name: str) -> None:
-    if not np.isfinite(values).all():
-        first = np.argwhere(~np.isfinite(values))[0].tolist()
-        raise InputError(
-            f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
-            "drop or repair such points first."
-        )
+def _not_finite(values: FloatArray, name: str) -> InputError:
+    first = np.argwhere(~np.isfinite(values))[0].tolist()
+    return InputError(
+        f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
+        "drop or repair such points first."
+    )

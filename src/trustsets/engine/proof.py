@@ -21,13 +21,7 @@ from trustsets.engine.extreme import find_ray, fit_extreme
 from trustsets.engine.fit import Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
-from trustsets.engine.problem import (
-    RESOLUTION,
-    Whitening,
-    read_test_alphas,
-    read_test_rows,
-    read_weights,
-)
+from trustsets.engine.problem import RESOLUTION, Whitening, read_matrix, read_weights
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 
@@ -101,12 +95,11 @@ def prove_threshold(
     >>> proof.threshold, proof.points, proof.duals.round(6)
     (17.0, array([17]), array([-0.1]))
     """
-    phi = read_test_rows(np.atleast_2d(np.asarray(phi_x, dtype=np.float64)), model.n_columns)
+    phi = read_matrix(np.atleast_2d(np.asarray(phi_x, dtype=np.float64)), "phi_x")
     if len(phi) != 1:
         raise InputError(f"phi_x must be one row, got {len(phi)}; prove thresholds one by one.")
     result = model.thresholds(phi, weight, alpha=alpha)
-    default = model.alpha if model.alphas is None else None
-    asked = float(read_weights(weight, read_test_alphas(alpha, default, 1), 1)[0])
+    asked = float(read_weights(model._problem, weight, alpha, 1)[0])
     below = asked - WEIGHT_TOL
     value, status = float(result.values[0]), result.status[0]
     if status in (Status.ROUNDED_UP, Status.UNCERTIFIED):

@@ -313,7 +313,7 @@ def _count_within(products: NDArray[Any], i: int, start: int, stop: int, limit: 
     return int(count)
 
 
-@inner()
+@inner(_nrt=True)
 def _seed(
     products: NDArray[Any], i: int, first: int, full: NDArray[Any], q: int, reference: Any
 ) -> float:
