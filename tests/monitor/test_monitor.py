@@ -202,6 +202,15 @@ def test_misses_that_the_calibration_explains_are_no_evidence(n, false_alarm, rn
     assert stats.beta.sf(rate, misses, n + 1 - misses) == pytest.approx(false_alarm / 8)
 
 
+@pytest.mark.parametrize("make", [with_trust, calibrated])
+def test_all_tests_together_have_the_false_alarm_rate(make, rng):
+    """By a union bound; an eighth of the rate is for unlucky calibrations (see above)."""
+    samples, predictor = make(rng)
+    found = Monitor(predictor, reference=samples, false_alarm=0.04).observe(draw(rng, 30)).verdict()
+    spent = sum(10.0**-test.needed for test in found.tests)
+    assert spent + 0.04 / 8 == pytest.approx(0.04)
+
+
 def test_restarts_change_nothing(rng, tmp_path):
     samples, predictor = with_trust(rng)
     batches = [draw(rng, 90, "all" if i > 3 else None) for i in range(6)]
