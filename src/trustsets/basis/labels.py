@@ -43,12 +43,6 @@ class Classes(Basis):
 
     Examples
     --------
-    Together with functions of the sample, coverage holds over both:
-
-    >>> from trustsets import Polynomial
-    >>> Polynomial(degree=3) + Classes(penalty=10.0)  # doctest: +ELLIPSIS
-    Polynomial(degree=3, ...) + Classes(penalty=10.0)
-    >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0, 0.0]], labels=[2])
     >>> Classes().fit(outputs).design(outputs)
     array([[0., 0., 1.]])
@@ -83,14 +77,6 @@ class ClassClusters(Basis):
         Number of clusters; with as many as classes, each class has its own.
     penalty : float
         As in `Classes`, for the coefficient of each cluster.
-
-    Examples
-    --------
-    >>> from trustsets.outputs import ModelOutputs
-    >>> logits = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]] * 20
-    >>> tuning = ModelOutputs(logits=logits, labels=[0, 1, 2] * 20)
-    >>> ClassClusters(2).fit(tuning).class_cells(3)
-    array([1, 1, 0])
     """
 
     n_clusters: int = 30
@@ -131,14 +117,6 @@ class ClassFrequencies(Basis):
         Highest power.
     penalty : float
         As in `Classes`, for each coefficient.
-
-    Examples
-    --------
-    >>> from trustsets.outputs import ModelOutputs
-    >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[0, 1])
-    >>> ClassFrequencies(counts=(9, 99), degree=1).fit(outputs).design(outputs)
-    array([[-1.],
-           [ 1.]])
     """
 
     counts: tuple[int, ...]

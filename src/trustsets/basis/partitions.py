@@ -95,13 +95,6 @@ class CustomGroups(Partition):
 
     The group of a sample must depend on that sample alone. A predictor that uses it is saved with
     the name of the function, as `Custom` describes.
-
-    Examples
-    --------
-    >>> groups = CustomGroups(lambda outputs: outputs.confidence > 0.7)
-    >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1]])
-    >>> groups.fit(outputs).cells(outputs)
-    array([0, 1])
     """
 
     learns = False
