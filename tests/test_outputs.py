@@ -42,6 +42,19 @@ def test_probabilities_and_their_logarithm_say_the_same(logits):
     )
 
 
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_a_row_alone_has_the_bits_it_has_in_any_batch(kind):
+    """Also in a batch that is stored by columns."""
+    values = np.random.default_rng(0).dirichlet(np.ones(50), size=30)
+    values = np.log(values) if kind == "logits" else values
+    batch = ModelOutputs(**{kind: np.asfortranarray(values)})
+    alone = [ModelOutputs(**{kind: row[None]}) for row in values]
+    for temperature in (1.0, 1.7):
+        rows = [one.block_probabilities(slice(None), temperature)[0] for one in alone]
+        np.testing.assert_array_equal(batch.block_probabilities(slice(None), temperature), rows)
+    np.testing.assert_array_equal(batch.confidence, [one.confidence[0] for one in alone])
+
+
 @given(logits_arrays, st.floats(0.01, 0.99), st.integers(0, 5), st.booleans())
 def test_split_divides_the_rows(logits, fraction, seed, stratify):
     n = logits.shape[0]

@@ -87,6 +87,13 @@ def test_text_and_lines_contrast_with_the_page(theme):
     assert min(contrast(code, own["page"]) for code in METHOD_COLOURS[theme]) >= 3.0
 
 
+@pytest.mark.parametrize("coverage", np.linspace(0.0, 1.0, 101).tolist())
+def test_text_in_cells_can_be_read(coverage):
+    cell = plots.shade(coverage, 0.9)
+    for back, ink in ((cell.light, cell.light_ink), (cell.dark, cell.dark_ink)):
+        assert contrast(back, ink + ink[1:]) >= 4.5
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_figures_are_drawn_in_the_style_even_where_ticks_are_made_later(theme):
     mpl.use("Agg")

@@ -3,6 +3,7 @@ import pytest
 
 from trustsets import PredictionSets, StandardConformal, Status
 from trustsets.errors import InputError
+from trustsets.status import Thresholds
 
 
 @pytest.fixture
@@ -26,6 +27,17 @@ def test_reading_a_set(sets):
     assert sets.covers(["owl", "cat", "dog"]).tolist() == [True, False, True]
     assert [members.tolist() for members in sets.labels()] == [members.tolist() for members in sets]
     assert repr(sets) == "PredictionSets(3 samples, 3 classes, alpha=0.1, mean size 1.67)"
+
+
+def test_classes_are_listed_by_score_and_full_sets_say_why():
+    scores = np.array([[0.3, 0.1, 0.2], [0.2, 0.2, 0.1], [0.1, 0.3, 0.3], [0.5, 0.6, 0.7]])
+    status = np.array([Status.EXACT, Status.EXACT, Status.UNSEEN_GROUP, Status.EXACT], np.int8)
+    thresholds = Thresholds(np.array([0.3, 0.2, np.inf, 0.4]), status)
+    sets = PredictionSets.from_scores(scores, thresholds, 0.1, predicted=np.array([1, 1, 2, 0]))
+    # Of equal scores the predicted class comes first; an empty set gets it.
+    assert [members.tolist() for members in sets] == [[1, 2, 0], [2, 1, 0], [0, 2, 1], [0]]
+    full = Status.ABOVE_ALL_SCORES
+    assert sets.status.tolist() == [full, full, Status.UNSEEN_GROUP, Status.EXACT]
 
 
 @pytest.mark.parametrize("index", [slice(1, None), [1, 2], np.array([False, True, True])])

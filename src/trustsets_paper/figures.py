@@ -115,17 +115,13 @@ def _save(figure: "Figure", path: Path) -> None:
     plt.close(figure)
 
 
-def _cell(run: Run, method: str) -> Cell:
-    return Cell(MAIN_SCORE, method, run.options.degree if method == CONDITIONAL else None)
-
-
 def _heatmaps(
     runs: Sequence[Run], cells: Sequence[tuple[str, str]], least: int = 1
 ) -> "Figure | None":
     """Heatmaps of methods and tables, for each dataset that has all of those which any has."""
 
     def evaluations(run: Run, method: str) -> list[Evaluation]:
-        return run.evaluations.get(_cell(run, method), [])
+        return run.evaluations.get(run.cell(method), [])
 
     def has(run: Run, method: str, table: str) -> bool:
         return any(table in item.tables for item in evaluations(run, method))
@@ -171,7 +167,7 @@ def _grid(
 def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None":
     panels = []
     for run in runs:
-        curves = {name: run.balls.get(_cell(run, name), []) for name in methods}
+        curves = {name: run.balls.get(run.cell(name), []) for name in methods}
         # Methods all of whose seeds drew balls of some radius.
         drawn = {
             name: seeds

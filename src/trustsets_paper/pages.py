@@ -17,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trustsets import __version__
 from trustsets.metrics import markdown_table
-from trustsets_paper.claims import ablation_table, claims_rows
 from trustsets_paper.figures import draw_figures
 from trustsets_paper.protocol import Options, Run, StageCache
 from trustsets_paper.sources import PAPER_DATASETS, write_text
@@ -27,6 +26,8 @@ from trustsets_paper.tables import (
     PRINTED_SOURCE,
     CorrelationTable,
     PaperTable,
+    ablation_table,
+    claims_rows,
     correlation_table,
     cross_tables,
     paper_tables,

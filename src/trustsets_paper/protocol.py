@@ -416,6 +416,10 @@ class Run:
     temperatures: list[float] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # what the data did not allow, in words
 
+    def cell(self, method: str, score: str = MAIN_SCORE) -> Cell:
+        """Name of the results of a method, at the degree of the tables."""
+        return Cell(score, method, self.options.degree if method == CONDITIONAL else None)
+
     @property
     def correlations(self) -> list[Correlation]:
         """Correlations of Trust and Rank on the test samples, by seed; empty without trust."""

@@ -20,15 +20,6 @@ from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
 from trustsets_paper.authors import authors_halves
 
-__all__ = [
-    "Description",
-    "Source",
-    "is_extracted",
-    "read_extracted",
-    "read_source",
-    "write_text",
-]
-
 PAPER_DATASETS = ("imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick17k")
 """Datasets of the paper."""
 FORMAT = 2

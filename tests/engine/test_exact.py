@@ -105,20 +105,6 @@ def test_copies_of_points_count_one_by_one(features: str, scores: str) -> None:
         assert_exact(copied, weights)
 
 
-@pytest.mark.parametrize("copies", [2, 7])
-def test_copies_of_a_problem_share_its_weight(copies: int) -> None:
-    """All points k times and the test point with weight k u: the same linear program."""
-    rng = np.random.default_rng(copies)
-    phi = np.stack([np.ones(60), rng.random(60)], axis=1)
-    values = rng.gamma(2.0, size=60)
-    many = fit_quantiles(np.repeat(phi, copies, axis=0), np.repeat(values, copies), 0.1)
-    once = fit_quantiles(phi, values, 0.1)
-    found = many.thresholds(phi[:9], weight=0.8).values
-    np.testing.assert_allclose(
-        found, once.thresholds(phi[:9], weight=0.8 / copies).values, atol=1e-9
-    )
-
-
 @pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
 @pytest.mark.parametrize("features", ["polynomial3", "heavy_polynomial5", "normal", "bins"])
 def test_every_way_leads_to_the_same_bits(features: str, scores: str) -> None:

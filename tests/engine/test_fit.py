@@ -204,17 +204,6 @@ def test_ties_and_copies_in_a_reduced_fit_equal_the_linear_program(copies: int) 
     np.testing.assert_allclose(model.thresholds(tests).values, expected, rtol=0, atol=1e-9)
 
 
-def test_few_different_points_and_an_extrapolated_row() -> None:
-    """Six different points, many times each, and a row outside their range."""
-    rng = np.random.default_rng(5)
-    phi = np.column_stack([np.ones(6), np.arange(6.0)])
-    drawn = rng.integers(6, size=300)
-    case = Case(phi[drawn], drawn % 3 / 2.0, np.array([[1.0, 5.5], [1.0, 9.0]]), 0.2)
-    found = fit_quantiles(case.phi, case.scores, case.alpha).thresholds(case.tests).values
-    expected = reference(case, np.full(2, 0.8))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("weight", [-0.2, -0.1, 0.0, 0.2, 0.3, 0.5, 0.7])
 def test_descent_equals_path_at_a_weight_on_a_breakpoint(weight: float) -> None:
     """With alpha 0.3 and groups of equal points every multiple of 0.1 is a breakpoint."""

@@ -70,15 +70,6 @@ def test_zero_scores_give_thresholds_of_exactly_zero() -> None:
     assert not np.signbit(finite).any()
 
 
-def test_scores_move_thresholds_with_them() -> None:
-    rng = np.random.default_rng(1)
-    phi = polynomial(rng.random((300, 2)), 2)
-    scores = np.round(rng.random(300), 2)
-    base = fit_quantiles(phi, scores).thresholds(phi[:20]).values
-    moved = fit_quantiles(phi, 8.0 * scores + 4.0).thresholds(phi[:20]).values
-    np.testing.assert_allclose(moved, 8.0 * base + 4.0, atol=1e-9)
-
-
 def test_rows_in_another_order_change_nothing() -> None:
     rng = np.random.default_rng(2)
     phi = polynomial(rng.random((300, 2)), 2)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from problems import COMPILED
 
-import trustsets.engine
 from trustsets.engine import fit_quantiles
 from trustsets.errors import InputError
 
@@ -83,25 +82,6 @@ def test_results_and_inputs_are_left_alone() -> None:
     assert np.array_equal(model.thresholds(phi).values, result.values)
     with pytest.raises(ValueError, match="read-only"):
         result.values[0] = 1.0
-
-
-def test_public_names() -> None:
-    names = [
-        "Certificate",
-        "QuantileModel",
-        "QuantileProcess",
-        "ScorePath",
-        "Sensitivity",
-        "ThresholdProof",
-        "Thresholds",
-        "default_alphas",
-        "fit_quantile_process",
-        "fit_quantiles",
-        "prove_threshold",
-        "solve_linear_program",
-        "warm_up",
-    ]
-    assert sorted(trustsets.engine.__all__) == names
 
 
 if COMPILED:

@@ -153,14 +153,6 @@ def test_copied_code_gives_the_sets_of_the_page(data, session, setting, tmp_path
     assert np.array_equal(scope["sets"].covers(scope["test"].labels), outcome.covered)
 
 
-def test_saved_predictor_gives_the_sets_of_the_page(session, tmp_path):
-    state = state_of(SETTINGS[1])
-    (tmp_path / "m.trustsets").write_bytes(exports.saved_predictor(session, state, 0))
-    test = session.split(3).test
-    sets = trustsets.load(tmp_path / "m.trustsets").predict_set(test, 0.12)
-    assert np.array_equal(sets.sizes, session.outcome(state, 0).sizes)
-
-
 def test_listed_samples_are_the_worst_of_their_cell(session):
     state = state_of(Setting(method="standard"))
     found = session.evaluation(state, 0)

@@ -73,28 +73,6 @@ def ranked_outputs(ranks, n_classes=6):
     return ModelOutputs(probabilities=probabilities, labels=np.array(ranks) - 1)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "cells"),
-    [
-        # Quartiles 1, 1 and 1: rank 1 in the lowest bin, all others in the highest.
-        ([1, 1, 1, 1, 1, 1, 2, 6], [0, 0, 0, 0, 0, 0, 3, 3]),
-        # Quartiles 1, 2 and 4: (.., 1], (1, 2], (2, 4], (4, 6].
-        ([1, 1, 1, 2, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 2, 2, 3, 3]),
-        # Quartiles 1.75, 2.5 and 3.25 of four samples: a bin each.
-        ([1, 2, 3, 4], [0, 1, 2, 3]),
-        # Quartiles 2, 2 and 3: the lowest bin has no lower end, so it holds the smallest rank.
-        ([2, 2, 2, 3, 3], [0, 0, 0, 2, 2]),
-    ],
-)
-def test_plain_quantiles_of_tied_ranks_by_hand(ranks, cells):
-    """The authors' edges: bins hold their upper edge, and bins between equal edges are empty."""
-    seen = ranked_outputs(ranks)
-    fitted = RankBins(counts=(1, 4), nested=False, ties="quantiles").fit(seen)
-    assert fitted.cells(seen).tolist() == cells
-    binned = bin_samples(RankBins(counts=(1, 4), nested=False, ties="quantiles"), seen)
-    assert len(binned.labels) == len(set(cells))  # empty bins are not counted
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_plain_quantiles_against_counting(seed):
     rng = np.random.default_rng(seed)

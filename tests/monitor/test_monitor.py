@@ -122,21 +122,6 @@ def test_drift_before_the_first_batch_is_seen_with_a_reference(rng):
         assert "all" in {test.kind for test in monitor.verdict().alarms}
 
 
-def test_fewer_misses_are_no_alarm(rng):
-    samples, predictor = calibrated(rng)
-    monitor = Monitor(predictor, reference=samples)
-    easy = draw(rng, 2000)
-    monitor.observe(
-        ModelOutputs(
-            logits=easy.logits,
-            features=easy.features,
-            labels=easy.predicted,
-            groups=easy.groups,
-        )
-    )
-    assert not monitor.verdict().alarm
-
-
 def test_labels_that_come_later_give_the_same_state(rng):
     samples, predictor = calibrated(rng)
     one, later = (Monitor(predictor, reference=samples) for _ in range(2))
@@ -215,6 +200,15 @@ def test_misses_that_the_calibration_explains_are_no_evidence(n, false_alarm, rn
     rate = Monitor(predictor, false_alarm=false_alarm)._state.rate
     misses = (n + 1) // 10
     assert stats.beta.sf(rate, misses, n + 1 - misses) == pytest.approx(false_alarm / 8)
+
+
+@pytest.mark.parametrize("make", [with_trust, calibrated])
+def test_all_tests_together_have_the_false_alarm_rate(make, rng):
+    """By a union bound; an eighth of the rate is for unlucky calibrations (see above)."""
+    samples, predictor = make(rng)
+    found = Monitor(predictor, reference=samples, false_alarm=0.04).observe(draw(rng, 30)).verdict()
+    spent = sum(10.0**-test.needed for test in found.tests)
+    assert spent + 0.04 / 8 == pytest.approx(0.04)
 
 
 def test_restarts_change_nothing(rng, tmp_path):

@@ -125,6 +125,13 @@ def far_point_case(rng):
     return features, codes, rng.standard_normal((20, 5)) * 10.0 ** rng.integers(0, 30, (20, 1))
 
 
+def far_class_case(rng):
+    """One point, in the first of several blocks, is far away and the only one of its class."""
+    features, codes = rng.standard_normal((5000, 5)), np.ones(5000, int)
+    features[0], codes[0] = 1e5 * features[0], 0
+    return features, codes, rng.standard_normal((20, 5))
+
+
 def zero_vector_case(rng):
     features, queries = rng.standard_normal((200, 10)), rng.standard_normal((30, 10))
     features[::7], queries[::5] = 0.0, 0.0
@@ -137,7 +144,7 @@ def tiny_case(rng):
 
 CASES = [
     random_case, clustered_case, low_rank_case, heavy_tailed_case, offset_case, duplicate_case,
-    near_tie_case, far_query_case, far_point_case, zero_vector_case, tiny_case,
+    near_tie_case, far_query_case, far_point_case, far_class_case, zero_vector_case, tiny_case,
 ]  # fmt: skip
 
 

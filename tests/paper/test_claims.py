@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_runs import QUICK, small_source
 
-from trustsets_paper import claims
-from trustsets_paper.claims import CLAIMS, Claim, claims_rows, judge
+from trustsets_paper import tables
 from trustsets_paper.protocol import CONDITIONAL, STANDARD, Cell, Experiment
+from trustsets_paper.tables import CLAIMS, Claim, claims_rows, judge
 
 BETTER = Claim("", CONDITIONAL, STANDARD, "conf_trust.gap")
 
@@ -18,7 +18,7 @@ def run():
 
 def verdict(monkeypatch, run, claim, row, against):
     values = {claim.row: np.array(row), claim.against: np.array(against)}
-    monkeypatch.setattr(claims, "_values", lambda run, claim, method: values[method])
+    monkeypatch.setattr(tables, "_claim_values", lambda run, claim, method: values[method])
     return judge(claim, run)
 
 
@@ -27,6 +27,10 @@ def test_a_claim_is_judged_by_paired_differences(monkeypatch, run):
     base = np.array([10.0, 20.0, 30.0])
     assert verdict(monkeypatch, run, BETTER, base - 1.0, base).word == "yes"
     assert verdict(monkeypatch, run, BETTER, base + 1.0, base).word == "no"
+    # A mean of 1 with a standard error of 0.58 is within two of them, on either side.
+    for sign in (-1.0, 1.0):
+        near = base + sign * np.array([0.0, 1.0, 2.0])
+        assert verdict(monkeypatch, run, BETTER, near, base).word == "undecided"
     item = verdict(monkeypatch, run, BETTER, base + np.array([-1.0, 1.0, -1.0]), base)
     assert item.word == "undecided"
     assert item.difference == pytest.approx(-1 / 3)
@@ -65,7 +69,7 @@ def test_values_are_those_of_the_tables(run):
 
 def test_printed_numbers_are_judged_by_the_same_rule():
     """Table 1 by hand: sets are significantly larger on all sets but Places365-LT."""
-    words = {(claim.text, claim.score): claims._printed_words(claim) for claim in CLAIMS}
+    words = {(claim.text, claim.score): tables._printed_words(claim) for claim in CLAIMS}
     larger = "CONDITIONAL's sets are not significantly larger than STANDARD's"
     assert words[larger, "APS"] == "1 yes, 3 no"
     assert words["CONDITIONAL has a smaller Conf x Trust gap than STANDARD", "APS"] == "4 yes"
@@ -74,6 +78,6 @@ def test_printed_numbers_are_judged_by_the_same_rule():
 
 
 def test_verdicts_name_the_noise_floor(run):
-    item = claims.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
+    item = tables.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
     assert item.text == "yes: 3.00 against 5.47, -2.47 (0.11); noise floor 3.54"
-    assert "floor" not in claims.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text
+    assert "floor" not in tables.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text

@@ -440,26 +440,6 @@ def test_heatmaps_by_rank_set_rank_1_apart_with_the_same_edges_for_all_seeds(pla
     assert tables[0].shape == tables[1].shape == (10, 4)
 
 
-def test_groupwise_is_the_higher_quantile_of_each_group(source):
-    """The authors' rule: no (n + 1), and nothing for groups that calibration lacks."""
-    calibration, test = source.split(1)
-    kept = calibration.take(np.flatnonzero(calibration.groups["site"] == "north"))
-    with pytest.warns(UserWarning, match="approximately"):
-        predictor = MondrianConformal.paper(by=Groups("site")).calibrate(kept)
-    sets = predictor.predict_set(test, alpha=0.1)
-    scores = np.sort(APS().of_labels(kept, temperature=predictor.temperature_))
-    # The higher rule: the smallest score whose place, counted from 0, is at least .9 (n - 1).
-    place = next(i for i in range(scores.size) if 10 * i >= 9 * (scores.size - 1))
-    north = test.groups["site"] == "north"
-    np.testing.assert_array_equal(sets.thresholds[north], scores[place])
-    assert (sets.sizes[~north] == 0).all()
-    found = run(source, seeds=(1,), scores=("APS",))[0]
-    own = found.evaluations[Cell("APS", GROUPWISE)][0]
-    package = found.evaluations[Cell("APS", PACKAGE_GROUPWISE)][0]
-    assert own.coverage.value <= package.coverage.value
-    assert own.sizes.mean < package.sizes.mean
-
-
 def test_both_kinds_of_trust_can_be_had(source):
     """The text's: plain distances to the nearest neighbour in the features as they are."""
     found = run(source, seeds=(1,), trust="text")[0]

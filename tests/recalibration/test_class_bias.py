@@ -60,6 +60,15 @@ def test_rare_classes_are_not_lowered_against_the_average_sample():
     bias = np.array([1.0, 0.0, -2.0, 3.0])
     mean = bias[codes].mean()
     np.testing.assert_array_equal(_without_harm(bias, codes), [1.0, 0.0, mean, 3.0])
+    # As a fit does: class 5, whose logits are too high, is rare here.
+    outputs = rare_classes(2000, shift=SHIFT)
+    outputs = outputs.take((outputs.codes != 5) | (np.arange(2000) % 40 == 0))
+    fitted = ClassBias().fit(outputs)
+    theta = ClassLikelihood(outputs.logits, outputs.codes).minimise(fitted.strength_)
+    plain = theta[1:] / theta[0]
+    expected = np.append(plain[:5], plain[outputs.codes].mean())
+    assert plain[5] < expected[5]
+    np.testing.assert_allclose(fitted.bias_, expected, rtol=1e-12)
 
 
 def test_a_bias_that_gains_on_average_alone_is_not_taken():

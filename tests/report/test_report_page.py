@@ -22,7 +22,6 @@ from trustsets import (
 )
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins, number_of
-from trustsets.plots import shade
 from trustsets.report import (
     bin_lists,
     divisions,
@@ -302,20 +301,6 @@ def test_ticks_are_few_even_and_enclose(top):
     assert found[0] == 0.0 and top <= found[-1]
     assert 2 <= len(found) <= 8
     assert np.diff(found) == pytest.approx(found[1] - found[0])
-
-
-def test_text_in_cells_can_be_read():
-    def luminance(code):
-        parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-    for coverage in np.linspace(0.0, 1.0, 101):
-        found = shade(float(coverage), 0.9)
-        for back, ink in ((found.light, found.light_ink), (found.dark, found.dark_ink)):
-            text = 1.0 if ink == "#fff" else 0.0
-            high, low = sorted((luminance(back), text), reverse=True)
-            assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_bad_arguments_say_what_to_do(case, tmp_path):

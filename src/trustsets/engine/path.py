@@ -660,7 +660,7 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
 
 
 @inner()
-def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
+def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
     members: int, scan: Scan, state: PathState
 ) -> tuple[float, int, int, int]:
     """First zero of a residual along the edge: step, entering point, blocks scanned and skipped.
@@ -673,9 +673,8 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
     edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
     spread, group_key, counters, gate = scan.spread, scan.group_key, state.counters, state.gate
-    step, anchor, anchor_members = counters[STEP], counters[ANCHOR], counters[ANCHOR_MEMBERS]
-    shift, edge_square = vectors[ANCHOR_SHIFT], dot(edge, edge)
-    tiny, anchor_distance = EDGE_TOL * np.sqrt(edge_square), np.sqrt(dot(shift, shift))
+    step, anchor, edge_square = counters[STEP], counters[ANCHOR], dot(edge, edge)
+    tiny = EDGE_TOL * np.sqrt(edge_square)
     # Squared distances from base vertex and anchor are quadratic along the edge; their terms.
     base_square, base_along = dot(from_base, from_base), dot(from_base, edge)
     anchor_square, anchor_along = dot(from_anchor, from_anchor), dot(from_anchor, edge)
@@ -689,16 +688,8 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
         if group_key[superblock * WIDTH] > radius:
             break
         if bounded_for[superblock] != anchor:
-            # Lower bounds of the residuals at the anchor, until a path reads these.
             bounded_for[superblock] = anchor
-            block_products(scan.centres, superblock, shift, cache, WITH_WAY)
-            for lane in range(WIDTH):
-                block, centre_product = superblock * WIDTH + lane, cache[WITH_WAY, lane]
-                spread_term = spread[block] * anchor_distance
-                slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
-                least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
-                floor[block] = least - (centre_product + spread_term + slack)
-            _set_gate(superblock, scan.extent, floor, gate)
+            _bound_blocks(superblock, scan, state)
         # The products of the whole superblock with the way are below all of its floors.
         if reach < gate[superblock]:
             continue
@@ -719,30 +710,16 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                     visits[SKIPPED, skipped] = block
                     skipped += 1
                     continue
-            first = FIRST_BLOCK + block * BLOCK_ROWS
             if read_for[block] != anchor:
-                # The first path that needs the block replaces its bound by the true minimum.
                 read_for[block] = anchor
-                row = first + AT_ANCHOR
-                block_products(scan.blocks, block, shift, cache, row)
-                for i in range(WIDTH):
-                    cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
-                _hide(block, ZERO, anchor_members, row, state)
-                least = np.inf
-                for i in range(WIDTH):
-                    least = min(least, cache[row, i])
-                floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
-                _set_gate(superblock, scan.extent, floor, gate)
+                _read_block(block, scan, state)
                 # The true minimum is at least the bound before it, so it may rule the block out.
                 if bound < floor[block]:
                     continue
+            first = FIRST_BLOCK + block * BLOCK_ROWS
+            # If the step before did not scan the block, its residuals are out of date.
             if updated_at[block] != step:
-                # The step before did not scan the block, so its residuals are out of date.
-                row = first + AT_VERTEX
-                block_products(scan.blocks, block, from_anchor, cache, row)
-                for i in range(WIDTH):
-                    cache[row, i] = cache[first + AT_ANCHOR, i] - cache[row, i]
-                _hide(block, anchor_members, members, row, state)
+                _update_block(block, members, scan, state)
             visits[SCANNED, scanned] = block
             scanned += 1
             block_products(scan.blocks, block, edge, cache, first + RATE)
@@ -752,6 +729,48 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 radius = _after(base_square, base_along, edge_square, length)
                 reach = _after(anchor_square, anchor_along, edge_square, length)
     return length, entering, scanned, skipped
+
+
+@inner(inline="always")
+def _bound_blocks(superblock: int, scan: Scan, state: PathState) -> None:
+    """Bound the residuals of blocks at a new anchor from below, until a path reads them."""
+    floor, cache, shift = state.bounds[FLOOR], state.cache, state.vectors[ANCHOR_SHIFT]
+    anchor_distance = np.sqrt(dot(shift, shift))
+    block_products(scan.centres, superblock, shift, cache, WITH_WAY)
+    for lane in range(WIDTH):
+        block, centre_product = superblock * WIDTH + lane, cache[WITH_WAY, lane]
+        spread_term = scan.spread[block] * anchor_distance
+        slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
+        least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
+        floor[block] = least - (centre_product + spread_term + slack)
+    _set_gate(superblock, scan.extent, floor, state.gate)
+
+
+@inner(inline="always")
+def _read_block(block: int, scan: Scan, state: PathState) -> None:
+    """Compute the residuals of a block at the anchor; their minimum replaces its bound."""
+    floor, cache = state.bounds[FLOOR], state.cache
+    row = FIRST_BLOCK + block * BLOCK_ROWS + AT_ANCHOR
+    block_products(scan.blocks, block, state.vectors[ANCHOR_SHIFT], cache, row)
+    for i in range(WIDTH):
+        cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
+    _hide(block, ZERO, state.counters[ANCHOR_MEMBERS], row, state)
+    least = np.inf
+    for i in range(WIDTH):
+        least = min(least, cache[row, i])
+    floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
+    _set_gate(block // WIDTH, scan.extent, floor, state.gate)
+
+
+@inner(inline="always")
+def _update_block(block: int, members: int, scan: Scan, state: PathState) -> None:
+    """Compute the residuals of a block at the vertex from those at the anchor."""
+    cache, first = state.cache, FIRST_BLOCK + block * BLOCK_ROWS
+    row = first + AT_VERTEX
+    block_products(scan.blocks, block, state.vectors[FROM_ANCHOR], cache, row)
+    for i in range(WIDTH):
+        cache[row, i] = cache[first + AT_ANCHOR, i] - cache[row, i]
+    _hide(block, state.counters[ANCHOR_MEMBERS], members, row, state)
 
 
 @inner()

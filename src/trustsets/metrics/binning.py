@@ -307,11 +307,6 @@ def label_ranks(outputs: ModelOutputs) -> Ints:
     """``Rank(x, y)``: 1-based position of the label in decreasing softmax order, shape (n,).
 
     Among equal outputs the lower column comes first, as in the scores.
-
-    Examples
-    --------
-    >>> label_ranks(ModelOutputs(probabilities=[[0.2, 0.5, 0.3]] * 3, labels=[0, 1, 2])).tolist()
-    [3, 1, 2]
     """
     codes = outputs.require_labels("Rank")
     ranks = np.empty(len(outputs), dtype=np.int64)
@@ -520,10 +515,7 @@ def _above(edges: Floats) -> Floats:
 
 
 def quantile_cuts(ranks: Ints, count: int) -> Floats:
-    """Inner edges of `count` bins at the plain quantiles of the ranks (the authors' code).
-
-    Shape (count - 1,), non-decreasing; a bin holds its upper edge. +inf without ranks.
-    """
+    """Inner edges of bins, which hold their upper edge, at plain quantiles (the authors' code)."""
     if not ranks.size:
         return np.full(count - 1, np.inf)
     return _above(np.quantile(ranks, np.arange(1, count) / count))
@@ -538,10 +530,7 @@ def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
 
 
 def equal_cuts(ranks: Ints, count: int) -> Floats:
-    """Inner edges of `count` bins of nearly equal size that never separate equal ranks.
-
-    Shape (count - 1,), non-decreasing; +inf for bins that stay empty.
-    """
+    """Inner edges of bins of nearly equal size that never separate equal ranks; +inf if empty."""
     cuts = np.full(count - 1, np.inf)
     distinct, repeats = np.unique(ranks, return_counts=True)
     upto = np.cumsum(repeats)

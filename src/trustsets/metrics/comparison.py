@@ -54,11 +54,11 @@ _PERFECT = "perfect (noise floor)"
 @final
 @dataclass(frozen=True)
 class Entry:
-    """One metric of one method over S seeds.
+    """One metric of one method over seeds.
 
     The interval of the mean is a bootstrap over seeds and samples for gaps and their halves, and
     Student's t over seeds otherwise; with one seed, that of the evaluation. `best` says whether it
-    is the best of its block or within 0.1 percentage points of it.
+    is within 0.1 percentage points of the best of its block.
     """
 
     mean: float
@@ -75,10 +75,9 @@ class Entry:
 class Comparison(PlainData):
     """A table of methods by metrics; `compare` makes it.
 
-    `keys` name the rows. The last part is the method; rows that share the other parts (data set,
-    score) are one block, and the best is marked within each block. `columns` are names of metrics
-    as in ``Evaluation.metrics``, and `entries` has a tuple for each row. `parts` are heads of the
-    name columns, where they are not those of the paper's tables.
+    `keys` name the rows. The last part is the method; rows that share the other parts are one
+    block, and the best is marked within each block. `columns` are names of metrics, `entries` has a
+    tuple for each row, and `parts` are heads of the name columns.
     """
 
     alpha: float
@@ -147,9 +146,8 @@ def compare(
 ) -> Comparison:
     """Put methods side by side: mean (standard error) over seeds, with the best in bold.
 
-    Larger sets cover more, so that a method with larger sets has smaller gaps for nothing. With
-    `equal_size`, a second block of rows has every method at the alpha that gives the mean set size
-    of the reference, judged against the same target 1 - alpha.
+    Larger sets cover more. With `equal_size`, a second block of rows has every method at the alpha
+    that gives the mean set size of the reference, judged against the same target 1 - alpha.
 
     Parameters
     ----------
@@ -158,18 +156,16 @@ def compare(
         "standard")`` whose last part is the method; the best is then found among rows that share
         the rest. The name of a predictor is a string.
     outputs : ModelOutputs, or sequence of them over seeds
-        Labelled test samples, where `results` are predictors. Conf x Trust needs their trust, or
-        a predictor with a trust score.
+        Labelled test samples, where `results` are predictors.
     alpha : float
         Miscoverage asked for, where `results` are predictors.
     equal_size : bool or str
         Add rows at equal mean size, which needs predictors: the name of the reference method, or
         True for the last one. See `sets_of_size`.
     columns : sequence of str, optional
-        Metrics to show, by their names in ``Evaluation.metrics``. Default: coverage, size, the
-        gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
-        group, and the macro coverage of the classes, as far as every evaluation has them; of
-        predictors also alpha and the excess risk (`trustsets.auditing.excess_risk`).
+        Metrics to show, by their names in ``Evaluation.metrics``. Default: the main ones that
+        every evaluation has; of predictors also alpha and the excess risk
+        (`trustsets.auditing.excess_risk`).
     n_bootstrap : int
         Resamples of seeds and of samples within each, behind the intervals of gaps.
 
@@ -230,19 +226,8 @@ def compare(
 def sets_of_size(predictor: "Predictor", outputs: ModelOutputs, size: float) -> PredictionSets:
     """Return the sets of a predictor at the alpha whose mean set size is nearest to `size`.
 
-    Labels are not used. Sets shrink as alpha grows, so a bisection finds it among the alphas
-    (j + 1/2) / (n + 1), j = 0..n, for n calibration samples: those are all that split conformal
-    thresholds can tell apart, and the nearest of their mean sizes is found exactly.
-
-    Examples
-    --------
-    >>> from trustsets import StandardConformal
-    >>> rng = np.random.default_rng(0)
-    >>> logits = 2.0 * rng.normal(size=(2000, 4))
-    >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> sets_of_size(StandardConformal().calibrate(calibration), test, 2.0)
-    PredictionSets(1000 samples, 4 classes, alpha=0.06543456543456544, mean size 2.00)
+    Labels are not used. A bisection finds it among the alphas (j + 1/2) / (n + 1), j = 0..n, for n
+    calibration samples, which are all that split conformal thresholds can tell apart.
     """
     n = predictor.n_calibration_
     low, high = 0, n

@@ -1,9 +1,8 @@
 """Coverage gaps, their intervals and noise floors, and tests of under-coverage.
 
-*Does this predictor, with the thresholds it has, cover less than 1 - alpha?* Given the thresholds,
-the covered samples of a bin are binomial: intervals, noise floors and `under_coverage` follow from
-this law. *Is the guarantee violated?* It averages over calibration draws, and a valid predictor
-covers less than 1 - alpha after about half of them: see `check_guarantee`.
+Given the thresholds of a predictor, the covered samples of a bin are binomial: intervals, noise
+floors and `under_coverage` follow from this law. A guarantee averages over calibration draws, and a
+valid predictor covers less than 1 - alpha after about half of them: see `check_guarantee`.
 """
 
 import math
@@ -94,11 +93,9 @@ def gap_halves(
 
         shortfall = 100 mean max(0, 1 - alpha - c_b)
         excess    = 100 mean max(0, c_b - (1 - alpha))
-        CovGap    = 100 mean |c_b - (1 - alpha)| = shortfall + excess
 
-    `count` and `covered` have shape (..., B); leading axes are separate tables. `divisor` takes the
-    place of the number of non-empty bins: the paper divides the class gap by the number of classes
-    K, present or not.
+    `count` and `covered` have shape (..., B). `divisor` takes the place of the number of non-empty
+    bins: the paper divides the class gap by the number of classes, present or not.
     """
     present = count > 0
     share = covered / np.maximum(count, 1)
@@ -124,10 +121,7 @@ def mean_absolute_deviation(count: Any, probability: float) -> Floats:
 
 
 def expected_gap(count: Ints, alpha: float, divisor: int | None = None) -> float:
-    """Noise floor of CovGap in percent, for bins of these sizes; exact.
-
-    The mean deviation of an unbiased share is half above and half below, so each half of
-    CovGap has exactly half of this as its own floor.
+    """Noise floor of CovGap in percent, for bins of these sizes; half of it for each half.
 
     Examples
     --------
@@ -168,11 +162,8 @@ def rms_gap(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
 
 
 def expected_worst(count: Ints, alpha: float) -> float:
-    """Noise floor of the worst coverage: ``E min_b X_b / n_b``; exact.
-
-    The integral of ``P(min > t) = prod_b P(X_b > t n_b)``, a step function whose steps
-    are at the fractions k / n_b. The worst of many small bins is low for any method.
-    """
+    """Noise floor of the worst coverage, ``E min_b X_b / n_b``: the integral of P(min > t)."""
+    # P(min > t) = prod_b P(X_b > t n_b) is a step function with steps at the fractions k / n_b.
     sizes, repeats = np.unique(count[count > 0], return_counts=True)
     fractions = [np.arange(size + 1) / size for size in sizes.tolist()]
     steps = np.unique(np.concatenate(fractions))

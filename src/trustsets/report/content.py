@@ -227,7 +227,7 @@ def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
         form = _FORMS[number_of(name).form]
         entries = [rows[setting, method][i] for method in methods]
         cells = [form(Estimate(entry.mean, entry.lower, entry.upper)) for entry in entries]
-        numbers.append((title(name), cells))
+        numbers.append((title(name).replace(" x ", " × "), cells))
     return Glance(setting, numbers)
 
 

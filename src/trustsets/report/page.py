@@ -409,7 +409,7 @@ def verdict(
     ]
     if comparison is not None:
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
-    sections.append(("What to do", _advice(evaluations, judgements)))
+    sections.append(("What to do", _advice(evaluations, judgements, comparison is not None)))
     return Verdict(sections, judgements)
 
 
@@ -508,25 +508,23 @@ def _marginal(
         )
         if outcome != "untested":
             n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
-            words = {
-                "below": "below the target",
-                "consistent": "consistent with the target",
-                "above": "above the target",
-            }
-            text += f": {words[outcome]} (p = {p} with {n:,} calibration samples)"
+            words = "consistent with" if outcome == "consistent" else outcome
+            # Whether so few are covered is no question where coverage is above the target.
+            tested = "" if outcome == "above" else f"p = {p} "
+            text += f": {words} the target ({tested}with {n:,} calibration samples)"
         sentences.append(f"{text}.".replace("= <", "< "))
     outcomes = {judgement.outcome for judgement in judgements.values()}
-    if outcomes != {"untested"}:
+    if outcomes & {"below", "consistent"}:
         sentences.append(
             f"Here p is the probability of so few covered samples, over calibration and test "
             f"samples, at marginal coverage of {target}."
         )
-    elif first.left_out:
+    elif outcomes == {"untested"} and first.left_out:
         sentences.append(
             "Leave-one-out coverage is near its target by construction; only a test set can show "
             "that samples are not exchangeable."
         )
-    else:
+    elif outcomes == {"untested"}:
         sentences.append(
             "The interval allows for the test samples only. Whether the guarantee holds cannot be "
             "judged without the number of calibration samples (predictors=)."
@@ -607,9 +605,13 @@ def _bins_of(table: BinTable) -> str:
     return f"{count} bins of {title}"
 
 
-def _advice(evaluations: Evaluations, judgements: Mapping[str, Judgement]) -> list[str]:
-    """What follows from the tests above and from nothing else."""
+def _advice(
+    evaluations: Evaluations, judgements: Mapping[str, Judgement], compared: bool
+) -> list[str]:
+    """What follows from the tests above, and from the methods at equal size if `compared`."""
     preferred, why = _preferred(evaluations, judgements)
+    if compared and "classes on average" in why:
+        why += " What remains with sets of equal size is said above."
     sentences = [why] if why else []
     for method in [preferred] if preferred else list(evaluations):
         item, judgement = evaluations[method], judgements[method]
