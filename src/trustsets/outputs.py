@@ -439,7 +439,7 @@ class ModelOutputs:
     def shifted(self, shift: Any) -> Self:
         """Return the same samples with a constant added to the logits of each class."""
         amounts = np.array(shift, dtype=np.float64)
-        if amounts.shape != (self.n_classes,) or not np.isfinite(amounts).all():
+        if amounts.shape != self.classes.shape or not np.isfinite(amounts).all():
             raise InputError(
                 f"shift must hold one finite number for each of the {self.n_classes} classes; got "
                 f"{shift!r:.60}."

@@ -60,6 +60,15 @@ def test_a_group_without_calibration_points_is_an_unseen_direction() -> None:
     assert model.thresholds(np.eye(3), weight=-0.05).values[2] == -np.inf
 
 
+def test_a_row_leaves_the_span_by_more_than_rounding() -> None:
+    """The third function is the sum of the others for all calibration points."""
+    x = np.random.default_rng(0).random(60)
+    model = fit_quantiles(np.column_stack([np.ones(60), x, 1.0 + x]), x, alpha=0.1)
+    tests = np.array([[1.0, 0.3, 1.3 + off] for off in (0.0, 1e-12, 1e-7, -1e-7)])
+    expected = [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION, Status.UNSEEN_DIRECTION]
+    assert model.thresholds(tests).status.tolist() == expected
+
+
 def test_zero_scores_give_thresholds_of_exactly_zero() -> None:
     rng = np.random.default_rng(0)
     phi = polynomial(rng.random((200, 2)), 3)

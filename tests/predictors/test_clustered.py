@@ -261,8 +261,10 @@ def test_auto_counts_clusters_by_the_rule_at_each_alpha(alpha, make_outputs):
     enough = max(int(totals.min()), int(np.ceil(round(1 / alpha, 9))) - 1)
     kept = int((totals >= enough).sum())
     wanted = int(kept / (75 + kept) * enough) // 2
-    clusters = predictor.clusters(alpha)
-    assert len(set(clusters[clusters >= 0].tolist())) == (wanted if wanted > 1 else 0)
+    with pytest.warns(TrustSetsWarning, match="the clusters of classes will be learned from"):
+        reused = ClusteredConformal(score=Softmax(), tuning_fraction=0.0).calibrate(outputs)
+    for clusters in (predictor.clusters(alpha), reused.clusters(alpha)):
+        assert len(set(clusters[clusters >= 0].tolist())) == (wanted if wanted > 1 else 0)
     assert wanted > 1
 
 

@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
-from kinds import PREDICTORS, some
+from kinds import LINE, PREDICTORS, some
 
 from trustsets import (
+    Classes,
     ClusteredConformal,
     ConditionalConformal,
     Groups,
@@ -16,6 +17,12 @@ from trustsets import (
     Softmax,
     Status,
 )
+
+MAKERS = PREDICTORS | {
+    "classes and limited groups": lambda: ConditionalConformal(
+        basis=LINE + Classes() + Groups("site", penalty=2.0)
+    )
+}
 
 
 def with_sites(make_outputs, n, sites, **words):
@@ -89,12 +96,14 @@ def test_sets_nest_where_classes_have_unequal_thresholds(predictor):
     predictor.calibrate(two_kinds(400, 0), tuning=two_kinds(400, 1))
     # Nearly even, class 0 ahead: too unsure for class 0, well within reach for class 1.
     even = ModelOutputs(logits=[[0.2, 0.0], [0.1, 0.0], [9.0, 0.0]])
-    for alphas in ([0.1, 0.7], [0.7, 0.1], [0.7, 0.4, 0.1, 0.9]):
+    for alphas in ([0.1, 0.7], [0.1, 0.2], [0.7, 0.1], [0.7, 0.4, 0.1, 0.9]):
         sets = predictor.predict_set(even, alpha=alphas)
         order = np.argsort(alphas)
         smaller, larger = (sets.mask[:, :, part] for part in (order[:-1], order[1:]))
         assert (smaller >= larger).all()
         assert (sets.sizes > 0).all()
+        p_values = predictor.predict_p(even, sorted(alphas))
+        np.testing.assert_array_equal(p_values[..., None] > np.array(alphas), sets.mask)
     bare = predictor.set_params(allow_empty=True).predict_set(even, alpha=[0.1, 0.7])
     predictor.set_params(allow_empty=False)
     # The case that this is about occurs: only class 1 at 0.1, nothing at 0.7.
@@ -102,7 +111,7 @@ def test_sets_nest_where_classes_have_unequal_thresholds(predictor):
 
 
 @pytest.mark.parametrize("n", [40, 400])
-@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_full_set_has_a_reason(name, n):
     """A full set is infinite or above all scores, and only a full set is said to be."""
     new = some(1, 300)
@@ -110,7 +119,7 @@ def test_every_full_set_has_a_reason(name, n):
     with warnings.catch_warnings():
         # Too few samples for a cell, or for a temperature, is the point of one of the cases.
         warnings.simplefilter("ignore")
-        predictor = PREDICTORS[name]().calibrate(some(0, n))
+        predictor = MAKERS[name]().calibrate(some(0, n))
         sets = predictor.predict_set(new, alpha=[0.01, 0.05, 0.1, 0.5])
     full = sets.mask.all(axis=1)
     assert full.any() and not full.all()

@@ -165,10 +165,10 @@ def test_too_few_points_give_full_sets_that_say_so(make_outputs):
 
 def test_unseen_and_small_groups_give_full_sets_that_say_so(make_outputs):
     """Deterministic: fails if such a group borrows the threshold of another."""
-    sites = np.array(["big"] * 50 + ["small"] * 5)
-    predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(55, groups={"site": sites}))
+    sites = np.array(["big"] * 50 + ["enough"] * 9 + ["small"] * 5)
+    predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(64, groups={"site": sites}))
     new = make_outputs(3, seed=1, groups={"site": ["big", "small", "new"]})
-    with pytest.warns(TrustSetsWarning, match="1 of 2 groups have too few"):
+    with pytest.warns(TrustSetsWarning, match="1 of 3 groups have too few"):
         sets = predictor.predict_set(new)
     assert sets.status.tolist() == [Status.EXACT, Status.TOO_FEW_POINTS, Status.UNSEEN_GROUP]
     assert sets.mask[1:].all() and not sets.mask[0].all()

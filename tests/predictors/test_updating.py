@@ -121,6 +121,8 @@ def test_new_samples_share_no_identity_with_those_there_are(loaded, tmp_path):
     assert not np.isin(new, np.concatenate([first, tuning])).any()
     again = predictor.update(outputs).calibration_rows_[90:]
     assert np.unique(predictor.calibration_rows_).size == 190 and not np.isin(again, tuning).any()
+    late = predictor.update(outputs.take(tuning[:3])).calibration_rows_[-3:]
+    assert not np.isin(late, tuning).any()
     # Numbers that the user gave need not count from zero: new ones come after the largest.
     high = StandardConformal().calibrate(outputs.replace(rows=np.arange(50, 150)))
     high.update(some(5, 60).replace(rows=np.arange(90, 150)))

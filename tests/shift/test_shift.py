@@ -322,6 +322,17 @@ def test_weighted_quantiles_are_those_of_the_definition(seed):
     assert np.isinf(weighted_quantiles(scores, np.zeros(50), new, (0.1,))).all()
 
 
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_a_class_without_prevalence_has_a_small_weight(predictor, monkeypatch):
+    """Thresholds of conditional predictors are divided by it."""
+    predictor.calibrate(by_class(OLD, 300, 0))
+    prevalence = exact_prevalence(OLD, [0.4, 0.6, 0.0])
+    sets = adapt_to_prevalence(monkeypatch, predictor, prevalence).predict_set(by_class(NEW, 50, 1))
+    assert not np.isnan(sets.thresholds).any()
+    # All weighted samples are of other classes.
+    assert sets.mask[:, 2].all() == predictor.is_class_conditional
+
+
 def test_coverage_given_the_class_needs_no_weights(monkeypatch):
     """Deterministic: fails if prevalences change class-conditional sets."""
     predictor = MondrianConformal(by="class").calibrate(by_class(OLD, 400, 0))
@@ -548,6 +559,15 @@ def test_samples_outside_have_full_sets_and_a_warning(predictor):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert predictor.adapt(near, shift="covariate").weights_.effective_size > 390
+
+
+def test_samples_are_outside_where_split_conformal_sets_are_full():
+    predictor, near = StandardConformal().calibrate(by_input(400, 0)), by_input(300, 1, move=0.7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        adapted = predictor.adapt(near, shift="covariate", of="features")
+        sets = adapted.predict_set(near, 0.1)
+    assert 20 < adapted.weights_.n_outside == np.isinf(sets.thresholds).sum() < 280
 
 
 def test_changed_labels_are_not_seen_and_cost_coverage():

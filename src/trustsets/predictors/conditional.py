@@ -39,7 +39,7 @@ from trustsets.predictors.quantiles import (
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.status import Status, Thresholds
+from trustsets.status import Status, Thresholds, worst_status
 
 __all__ = ["ConditionalConformal", "FittedFunctions"]
 
@@ -382,7 +382,7 @@ class ConditionalConformal(Predictor):
     ) -> Thresholds:
         """Thresholds of all classes at one alpha, shape (m, K), and the worst status."""
         cells = limited([candidate_thresholds(model, candidates, scores) for model in models])
-        return Thresholds(cells.values[:, candidates.cells], cells.status.max(axis=1))
+        return Thresholds(cells.values[:, candidates.cells], worst_status(cells.status))
 
     def _draws(self, outputs: ModelOutputs) -> tuple[Floats | None, Floats]:
         """Draws u in (0, 1), if any, and what is subtracted from the thresholds to break ties.
@@ -428,7 +428,7 @@ class ConditionalConformal(Predictor):
             for cell in range(candidates.n_cells)
         ]
         values = np.stack([part.values for part in cells], axis=1)[:, candidates.cells]
-        status = np.stack([part.status for part in cells], axis=1).max(axis=1)
+        status = worst_status(np.stack([part.status for part in cells], axis=1))
         return Thresholds(values[..., None], status[:, None])
 
     def _solve(
