@@ -37,7 +37,7 @@ $(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
 
 test: lint types unit
 
-# Two minutes and a quarter on two cores, for the moments between edits. mypy checks the files that changed since
+# A cross-section of the laws of each room, for the moments between edits. mypy checks the files that changed since
 # its last run and those that use them; tests marked slow are left out.
 quick: $(READY)
 	$(MAKE) --jobs=2 --output-sync=target quick-unit lint types

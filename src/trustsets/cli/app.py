@@ -845,10 +845,10 @@ def monitor(
         predictor = load(model)
         watch = _open_monitor(state, predictor, model, reference, asked)
         n_before = len(watch.batches)
-        if outputs is not None and (batch := _content_digest(outputs)) not in watch.batches:
+        if outputs is not None:
             source = open_for_model(outputs, predictor, model)
             ids = source.ids["id"].read_names().tolist() if "id" in source.ids else None
-            watch.observe(source.read_all(), ids=ids, batch=batch)
+            watch.observe(source.read_all(), ids=ids, batch=_content_digest(outputs))
         if labels is not None:
             ids, late = read_late_labels(labels, predictor.classes_, remembered_columns(model))
             watch.label(ids, late, batch=_content_digest(labels))
