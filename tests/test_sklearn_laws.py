@@ -1,20 +1,17 @@
 """Laws of `TrustSetClassifier` and `SetScorer` over methods, routes, labels and wrappers."""
 
 import datetime
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_digits
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.tree import DecisionTreeClassifier
 
 from trustsets import (
     APS,
@@ -187,19 +184,6 @@ def test_missing_labels_are_named(names, missing, wrap):
         message = r"y must hold a class for each sample; row 7 holds .* \(2 of 40 labels are miss"
         with pytest.raises(InputError, match=message):
             call(X, wrap(y))
-
-
-@pytest.mark.parametrize("trees", [DecisionTreeClassifier(), RandomForestClassifier(5)], ids=str)
-@pytest.mark.parametrize("noise", [0.0, 4.0])
-def test_probabilities_of_zero_are_not_called_chance(trees, noise):
-    X, y = load_digits(return_X_y=True)
-    X = X + np.random.default_rng(0).normal(0, noise, X.shape)
-    for method in ["standard", *WITH_TRUST]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model = TrustSetClassifier(trees.set_params(random_state=0), method).fit(X, y)
-        assert not [each for each in caught if "chance" in str(each.message)]
-        assert model.score(X, y) > 0.7
 
 
 def test_outputs_in_place_of_inputs_are_named():

@@ -25,12 +25,14 @@ from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets._storage import storable
+from trustsets.basis import Bins, FittedBins
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.calibration import resolve_seed
+from trustsets.statistics import Confidence, Trust
 
 __all__ = [
     "EmpiricalDistribution",
@@ -56,9 +58,10 @@ WEIGHTS = {
 _BETS = {"miss": 3, "drift": 6}
 # A group column takes part if it has at most so many values.
 _MOST_GROUPS = 100
-# Quantile bins of Conf, and of Trust within each; of Conf where there is no Trust.
-_REGIONS = (3, 3)
-_REGIONS_OF_CONF = 5
+# Quantile bins of Conf alone; or of Conf, and of Trust within each.
+_REGIONS = {1: 5, 2: 3}
+# Samples that may wait for their labels; of more, the oldest are left out.
+_MOST_PENDING = 10_000
 # Principal components that the distance of features is made of.
 _COMPONENTS = 10
 # Principal components that are tested by themselves.
@@ -120,8 +123,6 @@ class Monitor:
         Probability of any alarm if nothing changes.
     level : float
         Confidence level of each interval.
-    most_pending : int
-        Samples that may wait for their labels; of more, the oldest are left out.
     random_state : int, None or generator
         Seed of the draws that break ties between scores, and of the order within batches.
 
@@ -159,7 +160,6 @@ class Monitor:
         reference: ModelOutputs | None = None,
         false_alarm: float = 0.05,
         level: float = 0.95,
-        most_pending: int = 10_000,
         random_state: Any = 0,
     ) -> None:
         n = predictor.n_calibration_
@@ -169,7 +169,6 @@ class Monitor:
             alpha=check_alpha(alpha),
             false_alarm=false_alarm,
             level=level,
-            most_pending=most_pending,
             seed=resolve_seed(random_state),
             predictor=storage.digest(predictor.state_),
         )
@@ -201,8 +200,8 @@ class Monitor:
         outputs : ModelOutputs
             New samples.
         ids : array of shape (m,), optional
-            Identities. Samples without labels then wait for them; see `label`. Samples that waited
-            and now come with labels are counted once.
+            Identities. Samples without labels then wait for them, the last 10,000 at most; see
+            `label`. Samples that waited and now come with labels are counted once.
         batch : str, optional
             Name of the batch; one of a name that was taken before is left out.
         in_order : bool
@@ -259,8 +258,6 @@ class Monitor:
             raise StorageError(
                 f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
             )
-        if state.pending.mask.shape[1] != predictor.classes_.size:
-            raise StorageError(f"{path}: the samples that wait are of other classes.")
         monitor = cls.__new__(cls)
         monitor._predictor, monitor._state = predictor, state
         return monitor
@@ -268,18 +265,12 @@ class Monitor:
     def verdict(self) -> "Verdict":
         """What the tests say so far; ``print`` shows it in sentences."""
         state, setting = self._state, self._state.setting
-        weight = WEIGHTS["coverage"] / 2.0
-        tests = [
-            _test_row("coverage", "misses", state.coverage, setting.needed(weight)),
-            *(
-                _test_row(part.kind, part.name, part.evidence, setting.needed(part.weight))
-                for part in state.parts
-            ),
-            *(
-                _test_row("drift", drift.name, drift.evidence, setting.needed(drift.weight))
-                for drift in state.drifts
-            ),
-        ]
+        needed = setting.needed(WEIGHTS["coverage"] / 2.0)
+        tests = [_test_row("coverage", "misses", state.coverage, needed)]
+        watched: list[Part | Drift] = [*state.parts, *state.drifts]
+        for item in watched:
+            needed = setting.needed(item.weight)
+            tests.append(_test_row(item.kind, item.name, item.evidence, needed))
         return Verdict(
             alarm=any(test.alarm_at for test in tests),
             alpha=setting.alpha,
@@ -349,7 +340,7 @@ class Monitor:
             state.label(samples, codes[fresh])
         elif ids[0]:
             joined = state.pending.joined(samples)
-            surplus = max(0, len(joined) - setting.most_pending)
+            surplus = max(0, len(joined) - _MOST_PENDING)
             state.pending = joined.take(slice(surplus, None))
             state.dropped += surplus
 
@@ -371,10 +362,11 @@ class Monitor:
     def _begin(self, outputs: ModelOutputs, is_reference: bool = False) -> None:
         """Define the parts that are watched, by the reference or else by the first batch."""
         state = self._state
-        state.regions = Regions.fit(outputs)
+        watched = (Confidence(),) if outputs.trust is None else (Confidence(), Trust())
+        state.regions = Bins(*watched, counts=_REGIONS[len(watched)]).fit(outputs)
         columns = {name: np.unique(values.astype(str)) for name, values in outputs.groups.items()}
         classes = self._predictor.classes_.tolist()
-        state.parts = make_parts(state.regions.names(), classes, columns)
+        state.parts = make_parts(_region_names(state.regions), classes, columns)
         # Directions are learned from one half of a reference, and the other half is ranked.
         uniforms = row_uniforms(state.setting.seed, Stream.MONITOR_PARTS, np.arange(len(outputs)))
         learned = uniforms < 0.5
@@ -791,7 +783,6 @@ class Setting:
     alpha: float
     false_alarm: float
     level: float
-    most_pending: int
     seed: int
     predictor: str
 
@@ -799,8 +790,6 @@ class Setting:
         """Refuse numbers that `Monitor` does not take."""
         check_alpha(self.alpha)
         check_open(false_alarm=self.false_alarm, level=self.level)
-        if self.most_pending < 0:
-            raise InputError(f"most_pending must not be negative; got {self.most_pending}.")
 
     def needed(self, weight: float) -> float:
         """Log evidence that an alarm of a test needs, which has a share of the rate."""
@@ -812,46 +801,14 @@ class Setting:
         return row_uniforms(seed, Stream.MONITOR_TIES, np.arange(start, start + count))
 
 
-@final
-@storable
-@dataclass(frozen=True)
-class Regions:
-    """Quantile bins of Conf, and of Trust within each where Trust is known."""
-
-    confidence: Floats
-    trust: Floats | None
-
-    @classmethod
-    def fit(cls, outputs: ModelOutputs) -> Self:
-        """Place the edges."""
-        conf, trust = outputs.confidence, outputs.trust
-        if trust is None:
-            return cls(_quantiles(conf, _REGIONS_OF_CONF), None)
-        regions = cls(_quantiles(conf, _REGIONS[0]), None)
-        inside = [trust[regions.cells(outputs) == cell] for cell in range(_REGIONS[0])]
-        edges = [_quantiles(values if values.size else trust, _REGIONS[1]) for values in inside]
-        return cls(regions.confidence, np.array(edges))
-
-    def cells(self, outputs: ModelOutputs) -> Codes:
-        """Region of each sample; a value on an edge belongs to the bin above it."""
-        cells = np.count_nonzero(outputs.confidence[:, None] >= self.confidence, axis=1)
-        if self.trust is None:
-            return np.asarray(cells)
-        trust = outputs.require_trust("this monitor, whose reference has trust,")
-        above = np.count_nonzero(trust[:, None] >= self.trust[cells], axis=1)
-        return np.asarray(cells * (self.trust.shape[1] + 1) + above)
-
-    def names(self) -> list[str]:
-        """What each region contains, in words, in the order of the cells."""
-        names = _spans("Conf", self.confidence.tolist())
-        if self.trust is None:
-            return names
-        rows = zip(names, self.trust.tolist(), strict=True)
-        return [f"{name}, {span}" for name, edges in rows for span in _spans("Trust", edges)]
-
-
-def _quantiles(values: Floats, count: int) -> Floats:
-    return np.asarray(np.quantile(values, np.arange(1, count) / count))
+def _region_names(regions: FittedBins) -> list[str]:
+    """What each region contains, in words, in the order of the cells."""
+    names = [""]
+    for item, cuts in zip(regions.of, regions.cuts, strict=True):
+        spans = [_spans(item.statistic.name, edges) for edges in cuts.tolist()]
+        pairs = zip(names, spans, strict=True)
+        names = [f"{name}, {span}".removeprefix(", ") for name, inner in pairs for span in inner]
+    return names
 
 
 def _spans(word: str, edges: list[float]) -> list[str]:
@@ -1003,6 +960,8 @@ class Drift:
     earlier: EmpiricalDistribution = field(default_factory=EmpiricalDistribution)
     evidence: Evidence = field(default_factory=lambda: Evidence.start(_BETS["drift"]))
 
+    kind = "drift"
+
     def add(self, values: Floats, setting: Setting) -> None:
         """Take the statistic of samples."""
         draws = setting.draws(f"drift:{self.name}", self.evidence.count, values.size)
@@ -1023,7 +982,7 @@ class MonitorState:
     # Tests with and without labels; none before the first samples.
     parts: tuple[Part, ...] = ()
     drifts: tuple[Drift, ...] = ()
-    regions: Regions | None = None
+    regions: FittedBins | None = None
     directions: Directions | None = None
     # Evidence of more misses than `rate`.
     coverage: Evidence = field(default_factory=lambda: Evidence.start(_BETS["miss"]))

@@ -24,7 +24,7 @@ from trustsets.errors import InputError
 from trustsets.metrics import PlainData, missed_at_least
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "samples_for", "size_of_test"]
+__all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "size_of_test"]
 
 Shares = Mapping[Any, float] | Sequence[float]
 
@@ -123,7 +123,6 @@ def plan(
             calibrated=calibrated,
             test=tested,
             misses=misses,
-            test_in_all=None if tested is None else samples_for(tested, share, probability),
         )
 
     law = CoverageLaw(alpha)
@@ -179,10 +178,10 @@ class PlanRow:
     probability, lower, upper : float
         Probability that its coverage is within the tolerance with these, and interval of its
         coverage; NaN without.
-    calibrated, test, misses, test_in_all : int, optional
-        For a test after calibration on so many samples of this part: test samples that show the
-        gap, the number of misses from which on they do, and test samples in all; None where no test
-        tells the gap from the variability of the calibration.
+    calibrated, test, misses : int, optional
+        For a test after calibration on so many samples of this part: test samples of it that show
+        the gap, and the number of misses from which on they do; None where no test tells the gap
+        from the variability of the calibration.
     """
 
     part: str
@@ -196,7 +195,6 @@ class PlanRow:
     calibrated: int
     test: int | None
     misses: int | None
-    test_in_all: int | None
 
 
 @final
@@ -443,14 +441,12 @@ def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, F
     return sizes, np.minimum.accumulate(values[::-1])[::-1]
 
 
-def size_of_test(
-    law: CoverageLaw, n: int, gap: float, power: float, significance: float = SIGNIFICANCE
-) -> tuple[int, int] | None:
+def size_of_test(law: CoverageLaw, n: int, gap: float, power: float) -> tuple[int, int] | None:
     """Test samples from which on an evaluation sees that coverage is lower by `gap`.
 
     The test, which is that of `trustsets.metrics.check_guarantee`, calls coverage too low from t
     misses on, where t is the smallest number that a valid predictor, calibrated on n samples,
-    reaches with probability `significance` at most. A predictor whose miss rate is alpha + gap
+    reaches with probability 5% at most. A predictor whose miss rate is alpha + gap
     reaches it with probability `power` at least, at every larger size too. Returns the number of
     test samples and t; None where the coverage of a valid predictor varies as much as `gap`.
 
@@ -463,11 +459,11 @@ def size_of_test(
         raise InputError(f"the gap must be > 0 and less than {1.0 - law.alpha:g}; got {gap}.")
     a, b = (float(end[0]) for end in law.miss_law(np.array([n])))
     rate = law.alpha + gap
-    if n < law.smallest or special.betaincc(a, b, rate) >= significance:
+    if n < law.smallest or special.betaincc(a, b, rate) >= SIGNIFICANCE:
         return None
 
     def is_significant(misses: int, samples: int) -> bool:
-        return missed_at_least(misses, samples, a, b) <= significance
+        return missed_at_least(misses, samples, a, b) <= SIGNIFICANCE
 
     def first_size(misses: int) -> int:
         """Fewest samples of which fewer misses than these are not significant."""
@@ -490,15 +486,6 @@ def size_of_test(
             return None
     misses = 1 + _last_where(lacks_power, high // 2, high) if high > 1 else 1
     return first_size(misses), misses
-
-
-def samples_for(wanted: int, share: float, probability: float) -> int:
-    """Samples in all of which a group with this share has so many, with this probability."""
-    if share == 1.0:
-        return wanted
-    return _first_enough(
-        lambda total: bool(_binomial_tail(wanted, total, share) < probability), wanted, share
-    )
 
 
 def _binomial_tail(least: Any, total: int, share: float) -> Any:

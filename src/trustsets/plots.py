@@ -30,7 +30,6 @@ __all__ = [
     "HALF_WIDTH",
     "HeatmapData",
     "Shade",
-    "SizeData",
     "add_coverage_bar",
     "coverage_by_group",
     "coverage_heatmap",
@@ -41,7 +40,6 @@ __all__ = [
     "method_style",
     "shade",
     "size_data",
-    "size_histogram",
     "style",
     "styled",
     "theme_colour",
@@ -116,7 +114,7 @@ def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
     --------
     >>> from trustsets import plots
     >>> with plots.style("dark", "page"):
-    ...     pass  # plots.size_histogram(evaluation)
+    ...     pass  # plots.coverage_heatmap(evaluation)
     """
     import matplotlib as mpl
 
@@ -385,16 +383,11 @@ def two_digits(value: float) -> str:
     return "1" if text == "1.00" else text.removeprefix("0")
 
 
-@dataclass(frozen=True, eq=False)
-class SizeData:
-    """Share of sets by size: every small size, then ranges that grow geometrically."""
+def size_data(evaluations: Sequence[Evaluation]) -> tuple[list[str], Floats]:
+    """Shares of sets by size: names of the ranges, and shares of shape (methods, ranges).
 
-    labels: tuple[str, ...]
-    shares: Floats
-
-
-def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
-    """Shares of the sets of several methods in the same ranges, shape (methods, ranges)."""
+    Every small size is a range by itself; then ranges grow geometrically.
+    """
     largest = max(int(item.sizes.values.max()) for item in evaluations)
     starts = np.arange(largest + 1)
     if largest > _SINGLE_SIZES:
@@ -405,10 +398,8 @@ def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
     counts = [
         np.histogram(item.sizes.values, edges, weights=item.sizes.counts)[0] for item in evaluations
     ]
-    return SizeData(
-        labels=tuple(range_label(low, high - 1, True) for low, high in pairwise(edges.tolist())),
-        shares=np.array([row / row.sum() for row in counts]),
-    )
+    labels = [range_label(low, high - 1, True) for low, high in pairwise(edges.tolist())]
+    return labels, np.array([row / row.sum() for row in counts])
 
 
 def _table(evaluation: Evaluation, name: str) -> BinTable:
@@ -490,25 +481,6 @@ def _colour_scale(target: float) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm
     colours = COVERAGE_COLOURS[_in_use.get()[0]]
     norm = TwoSlopeNorm(vcenter=target, vmin=deepest_coverage(target), vmax=1.0)
     return LinearSegmentedColormap.from_list("coverage", colours), norm
-
-
-@styled
-def size_histogram(
-    evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
-) -> "Axes":
-    """Distribution of set sizes of one or several methods."""
-    methods = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else evaluations
-    data = size_data(list(methods.values()))
-    ax = ax if ax is not None else _new_axes((max(4.6, 0.36 * len(data.labels) + 1.0), 3.2))
-    positions, width = np.arange(len(data.labels)), 0.8 / len(methods)
-    for i, (name, item) in enumerate(methods.items()):
-        text = f"{name} (mean {item.sizes.mean:.2f})"
-        at = positions + width * _offset(i, len(methods))
-        ax.bar(at, data.shares[i], width, color=method_colour(i), label=text)
-    ax.set_xticks(positions, data.labels, rotation=45, ha="right")
-    ax.set(xlabel="Set size", ylabel="Share of sets")
-    ax.legend()
-    return tidy(ax)
 
 
 @styled

@@ -167,12 +167,6 @@ def test_every_group_seen_in_calibration_has_its_own_threshold(make_outputs, tru
     assert (sets.status == Status.EXACT).any()
 
 
-def test_without_trust_the_default_conditions_on_confidence(make_outputs):
-    predictor = ConditionalConformal().calibrate(make_outputs(600, features=None))
-    assert "ranks of Conf" in predictor.summary()
-    assert "Trust" not in predictor.summary()
-
-
 def test_default_says_what_it_chose_and_survives_storage(make_outputs, trust, tmp_path):
     predictor = ConditionalConformal(trust=trust).calibrate(make_outputs(800))
     assert predictor.choice_.sentence in predictor.summary()
@@ -180,17 +174,6 @@ def test_default_says_what_it_chose_and_survives_storage(make_outputs, trust, tm
     assert f"on {predictor.n_tuning_} tuning samples" in predictor.summary()
     predictor.save(tmp_path / "model")
     assert load(tmp_path / "model").choice_.sentence == predictor.choice_.sentence
-
-
-def test_a_given_basis_is_taken_as_it_is(make_outputs):
-    basis = Polynomial(1, (Confidence(),))
-    predictor = ConditionalConformal(basis=basis).calibrate(make_outputs(300))
-    assert predictor.choice_ is None
-    assert predictor.state_.class_bias is None
-    assert predictor.n_tuning_ == 0
-    corrected = ConditionalConformal(basis=basis, class_bias="tuning").calibrate(make_outputs(300))
-    assert corrected.state_.class_bias is not None
-    assert corrected.n_tuning_ == 60
 
 
 def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):

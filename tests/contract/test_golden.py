@@ -46,7 +46,7 @@ from trustsets import (
     Trust,
     TrustScore,
 )
-from trustsets.basis import ClassClusters, ClassFrequencies
+from trustsets.basis import ClassClusters
 from trustsets.scores import MarginScore, TopK
 from trustsets_paper.baselines import (
     Atypicality,
@@ -233,7 +233,6 @@ LABEL_BASES = {
     "line-classes": polynomial(1, Confidence()) + Classes(),
     "classes-by-site": Classes() + Classes() * Groups("site"),
     "class-clusters": polynomial(1, *RANKS) + ClassClusters(2),
-    "class-frequencies": Intercept() + ClassFrequencies((90, 70, 60, 40, 30, 10), degree=1),
     "custom-label": Custom(of_candidate, of_label=True),
 }
 PARTITIONS: dict[str, Any] = {

@@ -172,18 +172,16 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
         (lambda: RankBins(ties="random"), 'ties must be "split" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),
-        (lambda: RankBins(edges=(1, 2, 9)), "start below the first rank"),
         (lambda: bin_samples("conf", None), "must be a Partition"),
+        (lambda: FrequencyBins(counts=(0, 4)), "counts must be two numbers, 1 or more"),
+        (lambda: FrequencyBins((0, 0)), r"0 or more and not all 0; got \(0, 0\)"),
+        (lambda: FrequencyBins((3, -1)), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins((0.5, 0.5)), "class_counts must be whole numbers"),
     ],
 )
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
-
-
-def test_edges_must_reach_the_largest_rank(make_outputs):
-    with pytest.raises(InputError, match="must reach the largest rank, 5; got 2"):
-        RankBins(edges=(0, 1, 2)).fit(make_outputs(n=200))
 
 
 class Column(Statistic):
@@ -264,22 +262,6 @@ def test_classes_of_about_equal_frequency_are_one_range():
     unseen = bin_samples(FrequencyBins((0, 0, 9)), frequency_outputs([20, 20, 0]))
     assert unseen.shape[1] == 1
     assert unseen.labels[0].endswith("Class frequency in calibration (%) 0")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FrequencyBins(counts=(0, 4)), "counts must be two numbers, 1 or more"),
-        (lambda: FrequencyBins((0, 0)), r"0 or more and not all 0; got \(0, 0\)"),
-        (lambda: FrequencyBins((3, -1)), "class_counts must be whole numbers"),
-        (lambda: FrequencyBins(()), "class_counts must be whole numbers"),
-        (lambda: FrequencyBins((0.5, 0.5)), "class_counts must be whole numbers"),
-        (lambda: FrequencyBins("abc"), "class_counts must be whole numbers"),
-    ],
-)
-def test_bad_class_counts_are_named(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 def test_class_frequencies_belong_to_their_samples():

@@ -5,15 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import PredictionSets
-from trustsets.errors import InputError
-from trustsets.metrics import (
-    binomial_interval,
-    conditional_coverage,
-    correlate,
-    expected_gap,
-    holm,
-)
+from trustsets.metrics import binomial_interval, correlate, expected_gap, holm
 from trustsets.metrics.evaluation import summarise_sizes
 from trustsets.metrics.inference import (
     bootstrap_gaps,
@@ -213,17 +205,6 @@ def test_bootstrap_resamples_points():
     expected = np.quantile(slow, [0.025, 0.975], axis=0) - slow.mean(axis=0) + estimates
     found = np.array(bootstrap_gaps([(count, covered)], 0.1, None, 0.95, 4000)).T
     np.testing.assert_allclose(found, np.maximum(expected, 0.0), atol=0.25)
-
-
-def test_conditional_coverage_adds_the_true_mass_of_the_set():
-    rng = np.random.default_rng(4)
-    truth = rng.dirichlet(np.ones(4), size=30)
-    mask = rng.random((30, 4)) < 0.5
-    sets = PredictionSets(mask, np.zeros(30), np.zeros(30, dtype=np.int8), 0.1, np.arange(4))
-    slow = [sum(truth[i, j] for j in range(4) if mask[i, j]) for i in range(30)]
-    np.testing.assert_allclose(conditional_coverage(sets, truth), slow, rtol=1e-12)
-    with pytest.raises(InputError, match=r"label_probabilities must have shape \(30, 4\)"):
-        conditional_coverage(sets, truth[:10])
 
 
 @pytest.mark.statistical

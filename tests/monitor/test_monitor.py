@@ -145,9 +145,10 @@ def test_labels_that_come_later_give_the_same_state(rng):
     assert [row.covered for row in found.parts] == [row.covered for row in one.verdict().parts]
 
 
-def test_too_many_that_wait_are_given_up_the_oldest_first(rng):
+def test_too_many_that_wait_are_given_up_the_oldest_first(rng, monkeypatch):
     _, predictor = calibrated(rng)
-    monitor = Monitor(predictor, most_pending=50)
+    monkeypatch.setattr("trustsets.monitor._MOST_PENDING", 50)
+    monitor = Monitor(predictor)
     bare = draw(rng, 80, labelled=False)
     monitor.observe(bare, ids=np.arange(80), in_order=True)
     assert monitor.label(np.arange(30), np.zeros(30, dtype=int)) == 0
@@ -304,7 +305,7 @@ def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
             own.label(["a"], [77])
         assert state_of(own) == before
         own.observe(draw(rng, 20))
-    for options in ({"alpha": 2.0}, {"false_alarm": 0.0}, {"level": 1.0}, {"most_pending": -1}):
+    for options in ({"alpha": 2.0}, {"false_alarm": 0.0}, {"level": 1.0}):
         with pytest.raises(InputError, match=next(iter(options))):
             Monitor(predictor, **options)
     monitor.save(tmp_path / "state.trustsets")

@@ -17,7 +17,7 @@ from trustsets import (
     Softmax,
     load,
 )
-from trustsets.basis import ClassClusters, ClassFrequencies
+from trustsets.basis import ClassClusters
 from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
@@ -39,7 +39,6 @@ BASES = [
     Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
     Classes() * Groups("site"),
     Classes(penalty=2.0) * Polynomial(1, (Confidence(),)) + Intercept(),
-    ClassFrequencies(counts=(1, 2, 3, 4, 5)) + Intercept(),
     ClassClusters(2) + Polynomial(1, (Confidence(),)),
 ]
 

@@ -14,7 +14,6 @@ from trustsets import (
     audit,
 )
 from trustsets.auditing import excess_risk, find_regions
-from trustsets.metrics import conditional_coverage
 
 pytestmark = pytest.mark.statistical
 
@@ -102,7 +101,7 @@ def test_intervals_of_an_audit_hold_the_coverage_given_this_calibration(method):
         predictor = AUDITED[method]().calibrate(outputs.with_trust(trust))
         result = audit(predictor, metrics=("class", "groups"), n_bootstrap=1)
         sets = predictor.predict_set(new.with_trust(new_trust))
-        own = conditional_coverage(sets, truth)
+        own = (sets.mask * truth).sum(axis=1)
         places = np.unique(new.groups["trust"], return_inverse=True)[1]
         by_group = np.bincount(places, own) / np.bincount(places)
         by_class = (sets.mask * truth).sum(axis=0) / truth.sum(axis=0)

@@ -11,7 +11,7 @@ from trustsets.basis.base import (
     Sum,
 )
 from trustsets.basis.functions import Custom, Intercept, Learned, Polynomial, PrincipalComponents
-from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies
+from trustsets.basis.labels import ClassClusters, Classes
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "BasisChoice",
     "Bins",
     "ClassClusters",
-    "ClassFrequencies",
     "Classes",
     "Custom",
     "CustomGroups",

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats
 from trustsets._storage import require, storable
-from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["Basis", "FittedBasis", "FittedPartition", "FittedSum", "Partition", "Product", "Sum"]
@@ -30,11 +29,6 @@ class FittedBasis(ABC):
     @abstractmethod
     def description(self) -> str:
         """The functions it spans, as words that continue "coverage over every ..."."""
-
-    @property
-    def width(self) -> int | None:
-        """Number of basis functions p; None where only `design` can tell."""
-        return None
 
     @property
     def uses_label(self) -> bool:
@@ -68,18 +62,15 @@ class FittedBasis(ABC):
         """Samples of groups that the function class was not fitted on, shape (n,)."""
         return np.zeros(len(outputs), dtype=bool)
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return rows w of shape (q, p); a fit adds the penalty ``sum_j |w_j' beta|`` to its loss.
 
         Most classes have none. Coverage weighted by ``phi' gamma`` can then differ from 1 - alpha
         by at most ``sum_j |w_j' gamma| / (n + 1)``, n being the number of calibration samples.
         """
-        width = self.width
-        if width is None and outputs is not None:
-            width = int(self.design(outputs).shape[1])
-        return np.zeros((0, width or 0))
+        return np.zeros((0, self.design(outputs.take([0])).shape[1]))
 
-    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs) -> Floats:
         """Return penalty rows of the fits that bound the thresholds, as `Groups` describes."""
         return self.penalty_rows(outputs)[:0]
 
@@ -172,10 +163,6 @@ class Sum(_Combined):
 
     parts: tuple[Basis, ...]
 
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise InputError("Sum needs at least one function class.")
-
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
 
@@ -224,11 +211,11 @@ class _FittedParts(FittedBasis):
         """Return the same at these labels."""
         return self._columns([part.design_for(outputs, codes) for part in self.parts])
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return the combined rows of all parts."""
         return self._penalties([part.penalty_rows(outputs) for part in self.parts])
 
-    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs) -> Floats:
         """Return the combined rows of all parts."""
         return self._penalties([part.bounding_rows(outputs) for part in self.parts])
 
@@ -270,13 +257,6 @@ class FittedSum(_FittedParts):
         require(self.parts, "FittedSum.parts", "must not be empty")
 
     @property
-    def width(self) -> int | None:
-        """Columns of all parts."""
-        widths = [part.width for part in self.parts]
-        fixed = [width for width in widths if width is not None]
-        return sum(fixed) if len(fixed) == len(widths) else None
-
-    @property
     def is_additive(self) -> bool:
         """Whether every part is."""
         return all(part.is_additive for part in self.parts)
@@ -307,12 +287,6 @@ class FittedProduct(_FittedParts):
     def check_state(self) -> None:
         """Refuse other than two factors."""
         require(len(self.parts) == 2, "FittedProduct.parts", "must be two")
-
-    @property
-    def width(self) -> int | None:
-        """Product of the widths."""
-        left, right = (part.width for part in self.parts)
-        return None if left is None or right is None else left * right
 
     @property
     def is_additive(self) -> bool:

@@ -1,9 +1,8 @@
 """Functions of the sample: constants, polynomials, components, learned ones, your own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from math import comb
 from typing import Any, Literal, final
 
 import numpy as np
@@ -41,7 +40,6 @@ class Intercept(Basis, FittedBasis):
     """Constant functions only: marginal coverage, as in `StandardConformal`."""
 
     learns = False
-    width = 1
     description = "constant function"
 
     def fit(self, outputs: ModelOutputs) -> "Intercept":
@@ -128,26 +126,20 @@ class FittedPolynomial(FittedBasis):
         require(self.of, "FittedPolynomial.of", "must not be empty")
         require((self.low < self.high).all(), "FittedPolynomial.low", "must be below high")
         require(0 <= self.degree <= _LARGEST_DEGREE, "FittedPolynomial.degree", "is out of range")
-        require(0.0 <= self.penalty < np.inf, "FittedPolynomial.penalty", "must not be negative")
-
-    @property
-    def width(self) -> int:
-        """Monomials up to the degree."""
-        return comb(self.degree + len(self.of), self.degree)
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
-        tables = [
-            chebyshev_columns(item.values(outputs), low, high, self.degree)
-            for item, low, high in zip(self.of, self.low, self.high, strict=True)
-        ]
+        tables = []
+        for item, low, high in zip(self.of, self.low, self.high, strict=True):
+            scaled = (2.0 * item.values(outputs) - (low + high)) / (high - low)
+            tables.append(np.asarray(chebyshev.chebvander(scaled, self.degree)))
         degrees = np.array(self._degrees()).T
         columns = tables[0][:, degrees[0]]
         for table, powers in zip(tables[1:], degrees[1:], strict=True):
             columns *= table[:, powers]
         return np.ascontiguousarray(columns)
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return one row for each coefficient of total degree 2 or more."""
         return penalty_on(np.array([sum(degrees) > 1 for degrees in self._degrees()]), self.penalty)
 
@@ -160,12 +152,6 @@ class FittedPolynomial(FittedBasis):
         """The functions in words."""
         names = " and ".join(item.statistic.name for item in self.of)
         return f"polynomial of degree {self.degree} in {names}"
-
-
-def chebyshev_columns(values: Floats, low: float, high: float, degree: int) -> Floats:
-    """Chebyshev polynomials up to a degree of values, scaled from [low, high] to [-1, 1]."""
-    scaled = (2.0 * values - (low + high)) / (high - low)
-    return np.asarray(chebyshev.chebvander(scaled, degree))
 
 
 @final
@@ -252,12 +238,6 @@ class FittedComponents(FittedBasis):
         """Refuse arrays that no fit gives."""
         require_numbers(self.mean, "FittedComponents.mean", None)
         require_numbers(self.directions, "FittedComponents.directions", None, self.mean.size)
-        require(0.0 <= self.penalty < np.inf, "FittedComponents.penalty", "must not be negative")
-
-    @property
-    def width(self) -> int:
-        """The components, and a constant."""
-        return 1 + len(self.directions)
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the components."""
@@ -276,9 +256,9 @@ class FittedComponents(FittedBasis):
         for_each_block(project, *features.shape)
         return np.ascontiguousarray(columns)
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return one row for each component."""
-        return penalty_on(np.arange(self.width) > 0, self.penalty)
+        return penalty_on(np.arange(1 + len(self.directions)) > 0, self.penalty)
 
     @property
     def description(self) -> str:
@@ -351,13 +331,6 @@ class Learned(Basis):
         itself, and `quantiles`, `n_trees` and `n_leaves` have no effect. What it predicts for a
         sample must not depend on other samples. The predictor cannot be saved then.
 
-    Notes
-    -----
-    Kiyani, Pappas and Hassani (2024) and Plassier et al. (2025) learn where scores differ too. They
-    adjust the score or its level by what they learned, and guarantee marginal coverage. Here a
-    learned function is part of the function class of Gibbs, Cherian and Candès (2023), and the
-    coverage guarantee extends to it.
-
     References
     ----------
     S. Kiyani, G. Pappas and H. Hassani. Conformal prediction with learned features. ICML 2024.
@@ -373,8 +346,8 @@ class Learned(Basis):
     >>> outputs = ModelOutputs(logits=logits, labels=labels)
     >>> basis = Polynomial(1, (Confidence(),)) + Learned(n_trees=20)
     >>> predictor = ConditionalConformal(basis=basis, tuning_fraction=0.3).calibrate(outputs)
-    >>> predictor.conditions_on.width
-    4
+    >>> predictor.conditions_on.design(outputs).shape
+    (1000, 4)
     """
 
     quantiles: tuple[float, ...] = (0.9,)
@@ -412,15 +385,12 @@ class Learned(Basis):
         scores: Floats | None = learned_from.get("scores")
         if scores is None:
             return self.fit(tuning)
-        inputs = _Inputs(
-            n_largest=min(_LARGEST_PROBABILITIES, tuning.n_classes),
-            uses_trust=tuning.trust is not None,
-            components=self._components(tuning, learned_from.get("training")),
-        )
-        table = inputs.table(tuning)
+        components = self._components(tuning, learned_from.get("training"))
+        fitted = FittedLearned(tuning.trust is not None, components, ())
+        table = fitted.table(tuning)
         # In an order that does not depend on that of the samples: sums in the learner round.
         order = np.lexsort((*table.T, scores))
-        return FittedLearned(inputs, self._models(table[order], scores[order]))
+        return replace(fitted, models=self._models(table[order], scores[order]))
 
     def _components(self, tuning: ModelOutputs, training: Array | None) -> FittedComponents | None:
         if self.n_components == 0 or tuning.features is None:
@@ -459,16 +429,17 @@ class Learned(Basis):
 @final
 @storable
 @dataclass(frozen=True)
-class _Inputs:
-    """What a learned function sees of a sample."""
+class FittedLearned(FittedBasis):
+    """Learned functions: `Trees`, or regressors of another kind."""
 
-    n_largest: int
     uses_trust: bool
     components: FittedComponents | None
+    models: tuple[Any, ...]
 
     def table(self, outputs: ModelOutputs) -> Floats:
-        """One row per sample: all columns are finite."""
-        largest, n_classes = self.n_largest, outputs.n_classes
+        """What the functions see of the samples, one row each: all columns are finite."""
+        n_classes = outputs.n_classes
+        largest = min(_LARGEST_PROBABILITIES, n_classes)
         columns = [np.empty((len(outputs), largest + 2))]
 
         def fill(rows: slice) -> None:
@@ -484,29 +455,14 @@ class _Inputs:
             columns.append(self.components.design(outputs)[:, 1:])
         return np.hstack(columns)
 
-
-@final
-@storable
-@dataclass(frozen=True)
-class FittedLearned(FittedBasis):
-    """Learned functions: `Trees`, or regressors of another kind."""
-
-    inputs: _Inputs
-    models: tuple[Any, ...]
-
-    @property
-    def width(self) -> int:
-        """The functions, and a constant."""
-        return 1 + len(self.models)
-
     @property
     def uses_features(self) -> bool:
         """For Trust, and for the components."""
-        return self.inputs.uses_trust or self.inputs.components is not None
+        return self.uses_trust or self.components is not None
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the predictions."""
-        table = self.inputs.table(outputs)
+        table = self.table(outputs)
         predictions = [np.asarray(model.predict(table), np.float64) for model in self.models]
         for column in predictions:
             if column.shape != (len(outputs),) or not np.isfinite(column).all():
@@ -623,9 +579,9 @@ class Custom(Basis, FittedBasis):
     """
 
     learns = False
+    description = "combination of your own functions"
 
     function: Callable[..., Any]
-    name: str = "combination of your own functions"
     of_label: bool = False
 
     @property
@@ -648,17 +604,14 @@ class Custom(Basis, FittedBasis):
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Call the function, with the samples' own labels where it is given some."""
+        codes = np.zeros(0, np.int64)
         if self.of_label:
-            return self.design_for(outputs, outputs.require_labels("a basis of the label"))
-        return self._checked(outputs, self.function(outputs))
+            codes = outputs.require_labels("a basis of the label")
+        return self.design_for(outputs, codes)
 
     def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
-        """Call the function with these labels."""
-        if not self.of_label:
-            return self.design(outputs)
-        return self._checked(outputs, self.function(outputs, codes))
-
-    def _checked(self, outputs: ModelOutputs, returned: Any) -> Floats:
+        """Call the function, with these labels where it is given some."""
+        returned = self.function(outputs, codes) if self.of_label else self.function(outputs)
         columns = floating_matrix(returned, "what function returns")
         if columns.shape[0] != len(outputs):
             raise InputError(
@@ -666,8 +619,3 @@ class Custom(Basis, FittedBasis):
                 f"{len(outputs)} samples."
             )
         return columns.astype(np.float64)
-
-    @property
-    def description(self) -> str:
-        """The functions in words."""
-        return self.name

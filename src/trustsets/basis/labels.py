@@ -12,14 +12,13 @@ import numpy as np
 from trustsets._arrays import Codes, Floats, read_only
 from trustsets._blocks import row_numbers
 from trustsets._checks import check_not_negative
-from trustsets._storage import require, require_numbers, storable
+from trustsets._storage import require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, equal_rows, penalty_on
-from trustsets.basis.functions import chebyshev_columns
 from trustsets.basis.partitions import one_hot
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["ClassClusters", "ClassFrequencies", "Classes"]
+__all__ = ["ClassClusters", "Classes"]
 
 # A class counts in its cluster as if it had this many more samples of average hardness, so that
 # the hardness of a class with few samples is not decided by them alone.
@@ -103,57 +102,6 @@ class ClassClusters(Basis):
 @final
 @storable
 @dataclass(frozen=True)
-class ClassFrequencies(Basis):
-    """Polynomials in the logarithm of a class's number of training samples.
-
-    Coverage then does not drift between frequent and rare classes, at the cost of a few functions
-    only.
-
-    Parameters
-    ----------
-    counts : tuple of int
-        Training samples of each class, in the order of the columns.
-    degree : int
-        Highest power.
-    penalty : float
-        As in `Classes`, for each coefficient.
-    """
-
-    counts: tuple[int, ...]
-    degree: int = 2
-    penalty: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_not_negative(penalty=self.penalty)
-        if not self.counts or min(self.counts) < 0:
-            raise InputError(
-                "counts must hold the number of training samples of each class; pass "
-                "np.bincount(train_codes) as a tuple."
-            )
-        if self.degree != int(self.degree) or self.degree < 1:
-            raise InputError(f"degree must be 1 or more; got {self.degree}.")
-
-    learns = False
-
-    def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
-        """Take the counts."""
-        if len(self.counts) != outputs.n_classes:
-            raise InputError(
-                f"ClassFrequencies needs counts for each of the {outputs.n_classes} "
-                f"classes; got {len(self.counts)}."
-            )
-        words = f"polynomial of degree {self.degree} in the log frequency of the label"
-        size = np.log1p(np.array(self.counts, dtype=np.float64))
-        low, high = size.min(), size.max()
-        if low == high:
-            low, high = low - 1.0, high + 1.0
-        table = chebyshev_columns(size, low, high, self.degree)[:, 1:]
-        return FittedClassFunctions(read_only(table), self.penalty, words)
-
-
-@final
-@storable
-@dataclass(frozen=True)
 class FittedClassFunctions(FittedBasis):
     """Functions of the candidate class alone: a table with a row for each class."""
 
@@ -164,13 +112,6 @@ class FittedClassFunctions(FittedBasis):
     def check_state(self) -> None:
         """Refuse a table that no fit gives."""
         require_numbers(self.table, "FittedClassFunctions.table", None, None)
-        allowed = 0.0 <= self.penalty < np.inf
-        require(allowed, "FittedClassFunctions.penalty", "must not be negative")
-
-    @property
-    def width(self) -> int:
-        """Functions of the class."""
-        return int(self.table.shape[1])
 
     uses_label = True
     uses_features = False
@@ -187,9 +128,9 @@ class FittedClassFunctions(FittedBasis):
         """Classes with equal rows of the table share a cell."""
         return equal_rows(self.table)
 
-    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return the penalty of each coefficient."""
-        return penalty_on(np.ones(self.width, dtype=bool), self.penalty)
+        return penalty_on(np.ones(self.table.shape[1], dtype=bool), self.penalty)
 
     @property
     def description(self) -> str:

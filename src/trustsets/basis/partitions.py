@@ -140,18 +140,11 @@ class FittedGroups(FittedPartition):
         return cls(columns, values, combinations, custom, penalty)
 
     def check_state(self) -> None:
-        """Refuse lists of other lengths, and a penalty that no fit gives."""
+        """Refuse lists of other lengths."""
         n = len(self.columns)
         require(n and len(self.values) == n, "FittedGroups.values", "must be those of each column")
         complete = all(len(row) == n for row in self.combinations)
         require(complete, "FittedGroups.combinations", "must have a value of each column")
-        allowed = self.penalty == 0.0 or 1.0 <= self.penalty < np.inf
-        require(allowed, "FittedGroups.penalty", "must be 0, or 1 or more")
-
-    @property
-    def width(self) -> int:
-        """Values of each column, and one for those never seen."""
-        return sum(len(values) + 1 for values in self.values)
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -198,9 +191,10 @@ class FittedGroups(FittedPartition):
         unseen = [codes == n for codes, n in zip(self._codes(outputs), numbers, strict=True)]
         return np.asarray(np.any(unseen, axis=0))
 
-    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs) -> Floats:
         """Return one row for each coefficient, those of values never seen included."""
-        return penalty_on(np.ones(self.width, dtype=bool), self.penalty)
+        width = sum(len(values) + 1 for values in self.values)
+        return penalty_on(np.ones(width, dtype=bool), self.penalty)
 
     @property
     def description(self) -> str:
@@ -341,11 +335,6 @@ class FittedBins(FittedPartition):
             count = cuts.shape[1]
             require_numbers(cuts, "FittedBins.cuts", 1 if len(cuts) == 1 else n_cells, count)
             n_cells *= count + 1
-
-    @property
-    def width(self) -> int:
-        """Number of cells."""
-        return self.n_cells
 
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample."""

@@ -5,7 +5,7 @@
 whether a guarantee agrees with the test samples.
 """
 
-from trustsets._plain import PlainData, from_plain, to_plain
+from trustsets._plain import PlainData, to_plain
 from trustsets.metrics.binning import (
     WHOLE_AXES,
     Binned,
@@ -36,7 +36,6 @@ from trustsets.metrics.comparison import (
 from trustsets.metrics.evaluation import (
     Correlation,
     Evaluation,
-    conditional_coverage,
     correlate,
     evaluate,
     outcomes_of,
@@ -47,7 +46,6 @@ from trustsets.metrics.inference import (
     check_guarantee,
     expected_gap,
     holm,
-    level_text,
     mean_estimate,
     missed_at_least,
     rms_gap,
@@ -77,15 +75,12 @@ __all__ = [
     "binomial_interval",
     "check_guarantee",
     "compare",
-    "conditional_coverage",
     "correlate",
     "evaluate",
     "excess_risk",
     "expected_gap",
-    "from_plain",
     "holm",
     "label_ranks",
-    "level_text",
     "markdown_table",
     "mean_estimate",
     "missed_at_least",

@@ -209,18 +209,20 @@ def tabulate(
     )
 
 
-def bin_samples(partition: Partition, outputs: ModelOutputs, name: str = "bins") -> Binned:
-    """Fit a partition on samples and put them into its bins."""
+def bin_samples(partition: Partition | Binned, outputs: ModelOutputs, name: str = "bins") -> Binned:
+    """Fit a partition on samples and put them into its bins; bins stay as they are."""
+    if isinstance(partition, Binned):
+        return partition
     if not isinstance(partition, Partition):
         raise InputError(
-            f"{name} must be a Partition such as Bins(), RankBins() or Groups(...); "
+            f"bins {name!r} must be a Partition such as Bins(), RankBins() or Groups(...); "
             f"got {type(partition).__name__}."
         )
     fitted = partition.fit(outputs)
     cells = fitted.cells(outputs)
     codes = np.unique(cells[cells >= 0])
     if codes.size == 0:
-        raise InputError(f"{name} leaves every bin empty: no sample fits any; widen the bins.")
+        raise InputError(f"bins {name!r} hold no sample; widen them.")
     compact = np.where(cells >= 0, np.searchsorted(codes, cells), -1)
     if isinstance(fitted, FittedBins):
         return _grid(fitted, outputs, codes, compact)
@@ -389,7 +391,7 @@ class RankBins(Partition):
             return self._split(ranks, outputs)
         outer = _conf_bins(self.counts[0]).fit(outputs)
         if self.edges is not None:
-            cuts = _cuts_by_hand(self.edges, ranks)[None]
+            cuts = _above(np.array(self.edges[1:-1]))[None]
         elif self.nested:
             cells = outer.cells(outputs)
             parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
@@ -478,8 +480,6 @@ def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
     checked = tuple(float(edge) for edge in edges)
     if len(checked) < 2 or not np.isfinite(checked).all() or np.any(np.diff(checked) <= 0.0):
         raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")
-    if checked[0] >= 1.0:
-        raise InputError(f"edges must start below the first rank, 1; got {edges!r}.")
     return checked
 
 
@@ -498,14 +498,6 @@ def _divided(
     """Bins of Conf, each divided by a row of cuts of its own, or all by the only row."""
     of = (*outer.of, statistic.fit(outputs))
     return FittedBins(of, (*outer.cuts, cuts))
-
-
-def _cuts_by_hand(edges: Sequence[float], ranks: Ints) -> Floats:
-    if ranks.max() > edges[-1]:
-        raise InputError(
-            f"edges must reach the largest rank, {ranks.max()}; got {edges[-1]:g} as the last."
-        )
-    return _above(np.array(edges[1:-1]))
 
 
 def _above(edges: Floats) -> Floats:

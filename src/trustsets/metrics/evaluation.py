@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Floats, column, floating_matrix
-from trustsets._blocks import for_each_block
+from trustsets._arrays import Floats, column
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import LOCAL, PlainData
@@ -25,12 +24,7 @@ from trustsets.metrics.binning import (
     tabulate,
 )
 from trustsets.metrics.catalogue import METRICS, markdown_table, title
-from trustsets.metrics.inference import (
-    Estimate,
-    Ints,
-    level_text,
-    share_estimate,
-)
+from trustsets.metrics.inference import Estimate, Ints, share_estimate
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
 
@@ -124,23 +118,6 @@ def correlate(trust: Floats, rank: Ints) -> Correlation:
     return Correlation(*pearson, float(spearman.statistic), float(spearman.pvalue))
 
 
-def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floats:
-    """True coverage of each set where P(y | x), of shape (m, K), is known: its mass, shape (m,)."""
-    truth = floating_matrix(label_probabilities, "label_probabilities")
-    if truth.shape != sets.mask.shape:
-        raise InputError(
-            f"label_probabilities must have shape {sets.mask.shape}, one row per set and one "
-            f"column per class; got {truth.shape}."
-        )
-    mass = np.empty(len(sets))
-
-    def fill(block: slice) -> None:
-        mass[block] = np.where(sets.mask[block], truth[block], 0.0).sum(axis=1)
-
-    for_each_block(fill, *truth.shape)
-    return mass
-
-
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(PlainData):
@@ -230,8 +207,7 @@ class Evaluation(PlainData):
 
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""
-        interval = f"{level_text(self.level)} interval"
-        header = ["Metric", "Value", interval, "Noise floor"]
+        header = ["Metric", "Value", f"{100.0 * self.level:g}% interval", "Noise floor"]
         rows = []
         for name, item in self.metrics.items():
             numbers = (item.value, item.lower, item.upper, item.floor)
@@ -354,12 +330,8 @@ def outcomes_of(
         return hits.astype(bool), None, float(alpha)
     if alpha is not None:
         raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
-    if isinstance(sets.alpha, np.ndarray):
-        raise InputError("sets must be at one alpha, and each of these has its own.")
     if not isinstance(sets.alpha, float):
-        raise InputError(
-            f"sets must be at one alpha, not {sets.alpha}; choose one with sets.at(alpha)."
-        )
+        raise InputError("sets must be at one alpha; choose one with sets.at(alpha).")
     outputs.require_labels("coverage")
     if len(sets) != len(outputs):
         raise InputError(
@@ -410,17 +382,11 @@ def _divide(
         if metric.divide is not None:
             divided |= metric.divide(outputs, sizes)
         elif metric.partition is not None:
-            divided[name] = _binned(name, bins.get(name, metric.partition), outputs)
+            divided[name] = bin_samples(bins.get(name, metric.partition), outputs, name)
     for name, partition in bins.items():
         replaceable = name not in METRICS or METRICS[name].partition is not None
         if not replaceable and not isinstance(partition, Binned):
             raise InputError(f"bins names {name!r}, which is a metric already; choose another.")
         if name not in METRICS:
-            divided[name] = _binned(name, partition, outputs)
+            divided[name] = bin_samples(partition, outputs, name)
     return divided
-
-
-def _binned(name: str, partition: Partition | Binned, outputs: ModelOutputs) -> Binned:
-    if isinstance(partition, Binned):
-        return partition
-    return bin_samples(partition, outputs, f"bins[{name!r}]")

@@ -41,19 +41,6 @@ class Estimate:
     floor: float = math.nan
 
 
-def level_text(level: float) -> str:
-    """A confidence level in percent: no more digits than tell it apart from 100%.
-
-    Examples
-    --------
-    >>> level_text(0.95), level_text(0.995), level_text(0.9999597), level_text(2 / 3)
-    ('95%', '99.5%', '99.996%', '66.7%')
-    """
-    # One digit beyond the first that is not a nine.
-    digits = max(1, math.ceil(-math.log10(1.0 - level)) - 2)
-    return f"{100.0 * level:.{digits}f}".rstrip("0").rstrip(".") + "%"
-
-
 def share_estimate(covered: Any, count: Any, level: float, floor: float = math.nan) -> Estimate:
     """Share of `count` samples with its exact interval; NaN for no samples."""
     lower, upper = binomial_interval(covered, count, level)

@@ -462,19 +462,19 @@ def size_chart(evaluations: Evaluations) -> list[tuple[str, list[tuple[int, floa
 
     A bar is the slot of its method, its length in percent of the longest bar, and its text.
     """
-    data = size_data(list(evaluations.values()))
-    longest = float(data.shares.max())
+    labels, shares = size_data(list(evaluations.values()))
+    longest = float(shares.max())
     # With many classes there may be small sizes that no set has; the largest always occurs.
-    start = int(np.argmax(data.shares.any(axis=0)))
+    start = int(np.argmax(shares.any(axis=0)))
     return [
         (
             label,
             [
                 (slot, round(100.0 * share / longest, 2), percent(share))
-                for slot, share in enumerate(shares)
+                for slot, share in enumerate(row)
             ],
         )
-        for label, shares in zip(data.labels[start:], data.shares.T[start:].tolist(), strict=True)
+        for label, row in zip(labels[start:], shares.T[start:].tolist(), strict=True)
     ]
 
 
