@@ -80,15 +80,6 @@ def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha):
     assert needed == sizes[np.flatnonzero(law.probability(sizes, 0.0025) < 0.95)[-1]] + 1
 
 
-def test_tiny_tolerances_agree_with_the_normal_law():
-    law = CoverageLaw(0.1)
-    for within in (1e-3, 4e-4):
-        needed = law.needed(within, 0.95)
-        assert needed == pytest.approx(0.09 * (stats.norm.ppf(0.975) / within) ** 2, rel=1e-3)
-    in_all = law.needed_in_all(4e-4, 0.95, 0.25, needed)
-    assert 4 * needed < in_all < 4.001 * needed
-
-
 @pytest.mark.parametrize("n", [9, 50, 199, 854])
 @pytest.mark.parametrize("alpha", [0.1, 0.25, 0.13])
 def test_the_law_of_misses_is_that_of_exchangeable_scores(n, alpha):
@@ -125,18 +116,6 @@ def test_the_test_is_the_one_that_checks_guarantees():
     covered = [size - misses, size - misses + 1]
     checks = [check_guarantee(count, size, 400, 0.1)[0] <= 0.05 for count in covered]
     assert checks == [True, False]
-
-
-@pytest.mark.parametrize(("alpha", "within"), [(0.1, 0.02), (0.1, 0.05), (0.3, 0.1), (0.05, 0.03)])
-def test_valid_predictors_are_called_bad_as_rarely_as_the_plan_says(alpha, within):
-    """A rate of 5.7% instead of 5% fails with probability 96%, a power of 94% with 99%."""
-    row, runs = plan(alpha=alpha, within=within).rows[0], 40_000
-    k = conformal_rank(row.needed, alpha)
-    rng = np.random.default_rng(0)
-    coverage = rng.beta(k, row.needed + 1 - k, size=runs)
-    misses = rng.binomial(row.test, 1.0 - coverage)
-    assert np.mean(misses >= row.misses) == pytest.approx(0.05, abs=0.005)
-    assert np.mean(rng.binomial(row.test, alpha + within, size=runs) >= row.misses) > 0.945
 
 
 def test_no_test_tells_a_gap_that_valid_predictors_have():
@@ -181,19 +160,6 @@ def test_the_interval_belongs_to_the_law():
     assert law.interval(5, 0.9) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(("alpha", "within", "probability"), [(0.1, 0.05, 0.9), (0.3, 0.1, 0.95)])
-def test_simulated_calibrations_reach_the_probability(alpha, within, probability):
-    """A probability that is off by 1.4 points fails with probability 97% or more."""
-    n, runs = CoverageLaw(alpha).needed(within, probability), 20_000
-    scores = np.sort(np.random.default_rng(0).random((runs, n)), axis=1)
-    coverage = scores[:, conformal_rank(n, alpha) - 1]
-    reached = np.mean(np.abs(coverage - (1 - alpha)) <= within)
-    assert reached == pytest.approx(
-        CoverageLaw(alpha).probability(np.array([n]), within)[0], abs=0.01
-    )
-    assert reached >= probability - 0.01
-
-
 def test_rows_are_those_of_the_shares():
     sizes = plan(n=1000, groups={"north": 0.25}, classes=[0.9, 0.1])
     assert [row.part for row in sizes.rows] == ["all samples", "group north", "class 0", "class 1"]
@@ -219,21 +185,9 @@ def test_shares_and_sizes_come_from_outputs(n, make_outputs):
     assert (present["site = a"], present["site = b"]) == (1, n - 1)
 
 
-def test_the_words_hold_the_numbers():
-    sizes = plan(n=500, classes={"common": 0.99, "rare": 0.01})
-    row = sizes.rows[0]
-    for words in (
-        "854 samples or more",
-        "You have 500",
-        "class rare (1% of",
-        "2 percentage points",
-        f"test on {row.test:,} other samples",
-        f"{row.misses:,} misses",
-        "calibrated on 854 samples",
-    ):
-        assert words in str(sizes)
+def test_too_few_samples_are_said_to_give_full_sets():
     assert "every set must be full" in str(plan(n=5))
-    assert "between 99.85% and 99.95%" in str(plan(alpha=0.001, within=0.0005))
+    assert "You have 9:" in str(plan(n=9))
 
 
 def test_json_and_table_hold_all_rows():

@@ -353,6 +353,7 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
         for index, name in enumerate(state.names)
         if state.settings[index].used.max_size is None
     }
+    sentences = [text for _, section in verdict(evaluations, predictors) for text in section]
     first = next(iter(evaluations.values()))
     points = [_point(*pair) for pair in zip(outcomes, evaluations.values(), strict=True)]
     plain: dict[str, Any] = to_plain(
@@ -362,7 +363,7 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
             "target": f"{100.0 * (1.0 - state.alpha):g}%",
             "deepest": f"{100.0 * deepest_coverage(1.0 - state.alpha):.3g}%",
             "n": [len(session.split(state.seed).calibration), first.n],
-            "verdict": str(verdict(evaluations, predictors)),
+            "verdict": " ".join(sentences),
             "spoken": _spoken(evaluations),
             "glance": glance(evaluations, goals),
             "divisions": divisions(evaluations),

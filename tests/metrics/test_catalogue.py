@@ -32,15 +32,3 @@ def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
     assert compare({"a": result}, columns=["toy.worst"]).entries[0][0].best
     page = write_report(tmp_path / "page.html", result).read_text(encoding="utf-8")
     assert "2 bins of Toy × Toy" in page and "By Toy × Toy" in page
-
-
-def test_rows_say_what_a_case_lacks(make_case):
-    """Metrics that need something are left out without it, and all others are there."""
-    sets, outputs = make_case()
-    result = evaluate(sets, outputs, **FAST)
-    assert {name for name, row in METRICS.items() if row.needs == "trust"} == {
-        "conf_trust",
-        "trust_rank",
-    }
-    assert "conf_trust" not in result.tables and result.correlation is None
-    assert {"conf_rank", "conf_frequency", "class", "size_strata"} < set(result.tables)

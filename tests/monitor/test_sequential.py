@@ -92,8 +92,11 @@ def slow_evidence(bets):
 
 
 def test_evidence_is_the_sum_over_all_starts_whatever_the_batches():
-    bets = rank_bets(np.random.default_rng(0).beta(0.7, 1.0, size=400), 0.1)
+    rng = np.random.default_rng(0)
+    # Scores rise and fall again, so that the peak is behind.
+    bets = rank_bets(np.append(rng.beta(0.7, 1.0, size=300), rng.beta(2.0, 1.0, size=100)), 0.1)
     slow = slow_evidence(bets)
+    assert slow[-1] < max(slow) - 1.0
     whole, parts = Evidence.start(3), Evidence.start(3)
     needed = float(np.quantile(slow, 0.8))
     whole.update(bets, needed)
@@ -104,29 +107,6 @@ def test_evidence_is_the_sum_over_all_starts_whatever_the_batches():
     assert whole.alarm_at == parts.alarm_at == np.flatnonzero(slow >= needed)[0] + 1
     assert parts.now == pytest.approx(whole.now, abs=1e-9)
     assert parts.peak == pytest.approx(whole.peak, abs=1e-9)
-
-
-@pytest.mark.parametrize("needed", [0.1, 1.0, 2.0, 50.0])
-@pytest.mark.parametrize("kind", ["change", "change and back", "none", "fewer misses"])
-def test_the_peak_is_the_running_maximum_and_reaches_what_an_alarm_needs(kind, needed):
-    rng = np.random.default_rng(5)
-    rates = {
-        "change": [0.1, 0.5],
-        "change and back": [0.1, 0.5, 0.05],
-        "none": [0.1],
-        "fewer misses": [0.02],
-    }[kind]
-    misses = np.concatenate([rng.random(60) < rate for rate in rates])
-    bets = miss_bets(misses, 0.1)
-    highest = np.maximum.accumulate(np.maximum(slow_evidence(bets), 0.0))
-    for step in (1, 7, len(bets)):
-        evidence = Evidence.start(3)
-        for start in range(0, len(bets), step):
-            evidence.update(bets[start : start + step], needed)
-            assert evidence.peak == pytest.approx(highest[evidence.count - 1], abs=1e-9)
-            assert evidence.peak >= max(evidence.now, 0.0)
-            assert (evidence.alarm_at > 0) == (evidence.peak >= needed)
-            assert evidence.alarm_at in (0, np.argmax(highest >= needed) + 1)
 
 
 @pytest.mark.parametrize(

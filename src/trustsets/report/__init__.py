@@ -18,12 +18,10 @@ from trustsets.report.content import (
     size_chart,
     worst_first,
 )
-from trustsets.report.page import Judgement, Verdict, judge, page_styles, verdict, write_report
+from trustsets.report.page import judge, page_styles, verdict, write_report
 
 __all__ = [
     "MOST_CLASSES",
-    "Judgement",
-    "Verdict",
     "bin_lists",
     "division_names",
     "divisions",

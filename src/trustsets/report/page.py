@@ -248,16 +248,11 @@ def _check_evaluations(evaluations: Evaluation | Evaluations) -> dict[str, Evalu
         )
     methods: dict[str, Evaluation] = _by_method("evaluations", evaluations, evaluations, Evaluation)
     settings = {(item.n, item.n_classes, item.alpha, item.level) for item in methods.values()}
-    if len(settings) > 1:
-        raise InputError(
-            "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
-            f"level) = {sorted(settings)}. Write one report for each."
-        )
     rows = [item.rows for item in methods.values() if item.rows is not None]
-    if any(not np.array_equal(rows[0], other) for other in rows[1:]):
+    if len(settings) > 1 or any(not np.array_equal(rows[0], other) for other in rows[1:]):
         raise InputError(
-            "evaluations must be of the same test samples in the same order; their rows differ. "
-            "Evaluate every method on the same ModelOutputs."
+            "evaluations must share test samples in the same order, classes, alpha and level; "
+            "evaluate every method on the same ModelOutputs, or write one report for each."
         )
     return methods
 
@@ -292,26 +287,21 @@ def _check_samples(
     if outputs is None and sets is None:
         return {}
     if outputs is None or sets is None:
-        missing = "outputs" if outputs is None else "sets"
-        raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
+        raise InputError("listing samples needs both outputs= and sets=; one is missing.")
     by_name = _by_method("sets", sets, methods, PredictionSets)
     if len(by_name) < len(methods):
         raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
     for name, evaluation in methods.items():
-        if evaluation.set_sizes is None or evaluation.rows is None:
-            raise InputError(
-                f"evaluations[{name!r}] was read from JSON, which does not keep single samples; "
-                "evaluate anew, or leave out outputs= and sets=."
-            )
         by_name[name] = chosen = by_name[name].at(evaluation.alpha)
         if not (
-            len(chosen) == len(outputs) == evaluation.n
+            evaluation.set_sizes is not None
+            and evaluation.rows is not None
             and np.array_equal(chosen.sizes, evaluation.set_sizes)
             and np.array_equal(outputs.rows, evaluation.rows)
         ):
             raise InputError(
-                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from; "
-                "pass the same objects as to evaluate."
+                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from, or "
+                "it was read from JSON, which keeps no samples; pass what evaluate was given."
             )
     return by_name
 
@@ -371,24 +361,13 @@ class Judgement:
         return {name: int(low.sum()) for name, low in self.low.items()}
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict in words, as headings with their sentences, and what it rests on."""
-
-    sections: list[tuple[str, list[str]]]
-    judgements: dict[str, Judgement]
-
-    def __str__(self) -> str:
-        return " ".join(sentence for _, sentences in self.sections for sentence in sentences)
-
-
 def verdict(
     evaluations: Evaluations,
     predictors: Mapping[str, Predictor] | None = None,
     regions: Mapping[str, Regions] | None = None,
     comparison: Comparison | None = None,
-) -> Verdict:
-    """Judge marginal and conditional coverage of one or several methods by name, in words.
+) -> list[tuple[str, list[str]]]:
+    """Judge marginal and conditional coverage of methods by name: headings and their sentences.
 
     A method whose coverage is 1 - alpha everywhere is called below the target, marginally or in
     any bin, with probability 1 - level at most. The predictors know how many calibration samples
@@ -410,7 +389,7 @@ def verdict(
     if comparison is not None:
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
     sections.append(("What to do", _advice(evaluations, judgements, comparison is not None)))
-    return Verdict(sections, judgements)
+    return sections
 
 
 # ---- Tests ----------------------------------------------------------------------------------
