@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Codes, Floats, floating_matrix
 from trustsets._blocks import for_each_block
-from trustsets._checks import check_not_negative
+from trustsets._checks import check_least, check_not_negative
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, penalty_on
 from trustsets.errors import InputError
@@ -187,8 +187,7 @@ class PrincipalComponents(Basis):
 
     def __post_init__(self) -> None:
         check_not_negative(penalty=self.penalty)
-        if self.n_components != int(self.n_components) or self.n_components < 1:
-            raise InputError(f"n_components must be 1 or more; got {self.n_components}.")
+        check_least(1, n_components=self.n_components)
         if self.source not in ("tuning", "training"):
             raise InputError(f'source takes "tuning" or "training"; got {self.source!r}.')
 
@@ -361,10 +360,9 @@ class Learned(Basis):
         if not quantiles or not all(0.0 < level < 1.0 for level in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1; got {self.quantiles!r}.")
         object.__setattr__(self, "quantiles", tuple(quantiles))
-        for name, least in (("n_components", 0), ("n_trees", 1), ("n_leaves", 2)):
-            value = getattr(self, name)
-            if value != int(value) or value < least:
-                raise InputError(f"{name} must be a whole number, {least} or more; got {value!r}.")
+        check_least(0, n_components=self.n_components)
+        check_least(1, n_trees=self.n_trees)
+        check_least(2, n_leaves=self.n_leaves)
         for method in ("fit", "predict"):
             if self.regressor is not None and not hasattr(self.regressor, method):
                 raise InputError(f"regressor must have a method {method}; got {self.regressor!r}.")
