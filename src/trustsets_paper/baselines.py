@@ -220,7 +220,7 @@ class InterpolatedConformal(_Baseline):
     tau: float = 0.5
 
     def _check_parameters(self) -> None:
-        if isinstance(self.tau, bool | str) or not 0.0 <= self.tau <= 1.0:
+        if not 0.0 <= self.tau <= 1.0:
             raise InputError(f"tau must be a number between 0 and 1; got {self.tau!r}.")
         if self.score.scale != "raw" or isinstance(self.score, RAPS | SAPS | TopK):
             raise InputError(
