@@ -72,7 +72,6 @@ def moves_of(draw: random.Random) -> dict[str, Callable[[State], State]]:
         "statistics": change(draw, statistics=[two, one, ("entropy", "trust")]),
         "score": change(draw, score=["aps", "raps", "softmax"]),
         "temperature": change(draw, temperature=[None, 0.7, 1.5]),
-        "size limit": change(draw, max_size=[None, 3, 5, 10]),
         "method": change(draw, method=["standard", "class", "bins", "clustered", "conditional"]),
         "split seed": lambda state: replace(state, seed=draw.randrange(1000)),
     }

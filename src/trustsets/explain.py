@@ -69,18 +69,8 @@ class InfluentialSample:
     def __str__(self) -> str:
         return (
             f"row {self.row}: score {self.score:.4g}, weight {self.weight:.3g}; the outcome is the "
-            f"same {self._range}"
+            f"same while this score is between {self.low:.4g} and {self.high:.4g}"
         )
-
-    @property
-    def _range(self) -> str:
-        low, high = np.isfinite(self.low), np.isfinite(self.high)
-        if low and high:
-            return f"while this score is between {self.low:.4g} and {self.high:.4g}"
-        if low or high:
-            end = f"at least {self.low:.4g}" if low else f"at most {self.high:.4g}"
-            return f"while this score is {end}"
-        return "whatever this score is"
 
 
 @final
@@ -139,11 +129,10 @@ class Explanation:
         because = "; ".join(self.reasons)
         lines = [f"{self._outcome} because {because}."]
         if self.samples:
-            others = f" ({_count(self.n_penalties, 'penalty')} with score 0 take part, too)"
+            penalties = f" and {self.n_penalties} of penalties, which are 0"
             lines.append(
-                f"The threshold of {self.threshold:.4g} is a weighted sum of the scores of "
-                f"{_count(len(self.samples), 'calibration sample')}"
-                f"{others if self.n_penalties else ''}:"
+                f"The threshold of {self.threshold:.4g} is a weighted sum of these calibration "
+                f"scores{penalties if self.n_penalties else ''}:"
             )
             lines += [f"  {sample}" for sample in self.samples]
         elif not np.isfinite(self.threshold):
@@ -166,16 +155,8 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; None stands for infinite numbers."""
         words = {"status": self.status.name.lower(), "reasons": self.reasons}
-        out = asdict(self) | words | {"summary": self.summary()}
-        plain: dict[str, Any] = _plain(out)
+        plain: dict[str, Any] = _plain(asdict(self) | words | {"summary": self.summary()})
         return plain
-
-
-def _count(number: int, noun: str) -> str:
-    """A number with its noun."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def _reasons(explanation: Explanation) -> Iterator[str]:

@@ -13,7 +13,7 @@ r"""Predictors for other populations than that of calibration: label shift and c
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self, final
 
@@ -156,21 +156,19 @@ class AdaptedConformal(Predictor):
             new = np.broadcast_to(by_class, (len(outputs), by_class.size))
         else:
             assert self.model is not None
-            self._warn_if_few(alphas)
+            if min(alphas) < self.smallest_alpha:
+                self._warn_of_few(min(alphas))
             weights, new = self.shift.weights, self.model.of(outputs)[:, None]
         return self.original.weighted_thresholds(outputs, scores, alphas, weights, new)
 
-    def _warn_if_few(self, alphas: Alphas) -> None:
-        if min(alphas) < self.smallest_alpha:
-            warnings.warn(
-                f"The effective sample size of the weighted calibration samples is "
-                f"{self.weights_.effective_size:.0f}, few for alpha={min(alphas):g}: coverage may "
-                "be far from 1 - alpha, or sets full. Use an alpha of "
-                f"{self.smallest_alpha:.2g} or more, or more calibration samples that are like the "
-                "new ones.",
-                TrustSetsWarning,
-                stacklevel=5,
-            )
+    def _warn_of_few(self, alpha: float) -> None:
+        warnings.warn(
+            f"The effective sample size is {self.weights_.effective_size:.0f}, few for "
+            f"alpha={alpha:g}: coverage may be far from 1 - alpha, or sets full. Use an alpha of "
+            f"{self.smallest_alpha:.2g} or more, or more calibration samples like the new ones.",
+            TrustSetsWarning,
+            stacklevel=5,
+        )
 
     def _guarantee(self) -> str:
         guarantee = self.original._guarantee()
@@ -278,19 +276,7 @@ class ClassPrevalence:
 
 
 def estimate_prevalence(labelled: ModelOutputs, unlabelled: ModelOutputs) -> ClassPrevalence:
-    """Class prevalences of the unlabelled samples, from those with labels.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> def draw(prevalence, n):
-    ...     labels = rng.choice(2, p=prevalence, size=n)
-    ...     x = rng.normal(size=n) + 2.0 * labels  # logits of a classifier for equal prevalences
-    ...     return ModelOutputs(logits=np.stack([0.0 * x, 2.0 * x - 2.0], axis=1), labels=labels)
-    >>> result = estimate_prevalence(draw([0.5, 0.5], 2000), draw([0.9, 0.1], 2000))
-    >>> bool(result.low[0] < 0.9 < result.high[0]), result.doubts()
-    (True, [])
-    """
+    """Class prevalences of the unlabelled samples, from those with labels."""
     if len(unlabelled) < FEWEST:
         raise InputError(
             f"adapt needs {FEWEST} unlabelled samples or more, hundreds better; got "
@@ -650,7 +636,7 @@ def _best_fit(columns: Floats, is_new: Bools, folds: Codes) -> tuple[Floats, Flo
     sign, best = np.where(is_new, -1.0, 1.0), np.inf
     best_fit = np.zeros(len(is_new)), np.zeros(1 + columns.shape[1])
     for inverse in _INVERSE_PENALTIES:
-        logs, coefficients = _cross_fit(_logistic(inverse), columns, is_new, folds)
+        logs, coefficients = _cross_fit(columns, is_new, folds, inverse)
         odds = logs - np.log(np.sum(~is_new) / np.sum(is_new))
         loss = float(np.logaddexp(0.0, sign * odds).mean())
         if loss >= best:
@@ -659,30 +645,27 @@ def _best_fit(columns: Floats, is_new: Bools, folds: Codes) -> tuple[Floats, Flo
     return best_fit
 
 
-def _logistic(inverse: float) -> Callable[[Floats, Bools], Floats]:
-    """A fit of the logarithm of the odds, by its inverse penalty."""
+def _log_odds(columns: Floats, is_new: Bools, inverse: float) -> Floats:
+    """Coefficients of the logarithm of the odds, by logistic regression."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    def fit(columns: Floats, is_new: Bools) -> Floats:
-        model = LogisticRegression(C=inverse, solver="newton-cholesky")
-        with warnings.catch_warnings():
-            # Where nothing varies, the first step gains nothing. A poor fit shows in its loss.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(columns, is_new)
-        return np.concatenate([model.intercept_, model.coef_[0]])
-
-    return fit
+    model = LogisticRegression(C=inverse, solver="newton-cholesky")
+    with warnings.catch_warnings():
+        # Where nothing varies, the first step gains nothing. A poor fit shows in its loss.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(columns, is_new)
+    return np.concatenate([model.intercept_, model.coef_[0]])
 
 
 def _cross_fit(
-    fit: Callable[[Floats, Bools], Floats], columns: Floats, is_new: Bools, folds: Codes
+    columns: Floats, is_new: Bools, folds: Codes, inverse: float
 ) -> tuple[Floats, Floats]:
     """Logarithms of weights, each by a model that did not see the sample, and mean coefficients."""
     logs, all_coefficients = np.empty(len(is_new)), []
     for fold in range(_FOLDS):
         out = folds == fold
-        coefficients = fit(columns[~out], is_new[~out])
+        coefficients = _log_odds(columns[~out], is_new[~out], inverse)
         coefficients[0] += np.log(np.sum(~is_new[~out]) / np.sum(is_new[~out]))
         logs[out] = coefficients[0] + columns[out] @ coefficients[1:]
         all_coefficients.append(coefficients)
@@ -729,13 +712,7 @@ def _balance(columns: Floats, both: ModelOutputs, is_new: Bools, weights: Floats
 
 
 def effective_size(weights: Floats) -> float:
-    """(sum of weights)^2 / sum of squares; 0 where all are 0.
-
-    Examples
-    --------
-    >>> effective_size(np.array([1.0, 1.0, 0.0])), effective_size(np.zeros(2))
-    (2.0, 0.0)
-    """
+    """(sum of weights)^2 / sum of squares; 0 where all are 0."""
     squares = float(np.sum(weights**2))
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
@@ -749,7 +726,7 @@ def same_distribution(values: Floats, weights: Floats, new: Floats) -> float:
     grid = np.concatenate([values, new])
     mine = total[np.searchsorted(values[order], grid, side="right")] / total[-1]
     theirs = np.searchsorted(ordered, grid, side="right") / new.size
-    size = weights.sum() ** 2 / np.sum(weights**2)
+    size = effective_size(weights)
     scale = np.sqrt(size * new.size / (size + new.size))
     return float(kolmogorov(scale * np.abs(mine - theirs).max()))
 

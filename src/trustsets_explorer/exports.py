@@ -31,10 +31,9 @@ def as_python(session: Session, state: State, index: int, names: dict[str, str])
     setting, has_trust = state.settings[index].used, session.trust is not None
     trained = has_trust and "train" in names
     source = names.get("outputs", "held_out.npz")
-    size = "" if setting.max_size is None else f", max_size={setting.max_size}"
     predictor = _constructor(setting.build(session.trust_score), trained)
     used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*PUBLIC}
-    used |= ({"TrustScore"} if trained else set()) | ({"evaluate"} if not size else set())
+    used |= {"TrustScore", "evaluate"} if trained else {"evaluate"}
     lines = [
         f"from trustsets import {', '.join(sorted(used))}",
         "from trustsets.files import open_outputs" + (", read_training" if trained else ""),
@@ -49,11 +48,10 @@ def as_python(session: Session, state: State, index: int, names: dict[str, str])
         f"calibration, test = outputs.split({session.share!r}, seed={state.seed})",
         f"predictor = {predictor}",
         "predictor.calibrate(calibration)",
-        f"sets = predictor.predict_set(test, alpha={state.alpha!r}{size})",
+        f"sets = predictor.predict_set(test, alpha={state.alpha!r})",
         "print(predictor.summary(sets))",
+        f"print(evaluate(sets, test{'.with_trust(trust)' if trained else ''}))",
     ]
-    if setting.max_size is None:
-        lines.append(f"print(evaluate(sets, test{'.with_trust(trust)' if trained else ''}))")
     return "\n".join(lines) + "\n"
 
 
@@ -86,7 +84,6 @@ def as_command(state: State, index: int, names: dict[str, str]) -> str:
     words += ["--train", names["train"]] if "train" in names else []
     words += [*_options(setting), "-o", "model.trustsets"]
     predict = ["trustsets", "predict", "model.trustsets", "new.npz", "--alpha", f"{state.alpha:g}"]
-    predict += [] if setting.used.max_size is None else ["--max-size", str(setting.used.max_size)]
     predict += ["-o", "sets.parquet"]
     return f"{shlex.join(words)}\n{shlex.join(predict)}\n"
 
@@ -118,15 +115,12 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
     evaluations = {
         name: session.evaluation(state, index, check) for index, name in enumerate(state.names)
     }
-    samples: dict[str, Any] = {}
-    if all(setting.used.max_size is None for setting in state.settings):
-        rows = np.arange(len(split.positions))
-        sets = {name: session.sets(state, index, rows) for index, name in enumerate(state.names)}
-        samples = {"outputs": split.test, "sets": sets}
+    rows = np.arange(len(split.positions))
+    sets = {name: session.sets(state, index, rows) for index, name in enumerate(state.names)}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
     settings = dict(zip(state.names, state.settings, strict=True))
-    details |= {name: _one_line(setting) for name, setting in settings.items()}
+    details |= {name: " ".join(_options(setting)) for name, setting in settings.items()}
     predictors = {
         name: session.predictor(setting, state.seed) for name, setting in settings.items()
     }
@@ -136,11 +130,7 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
             evaluations,
             predictors=predictors,
             details={name: value for name, value in details.items() if value != ""},
-            **samples,
+            outputs=split.test,
+            sets=sets,
         )
         return page.read_bytes()
-
-
-def _one_line(setting: Setting) -> str:
-    words = " ".join(_options(setting))
-    return words if setting.used.max_size is None else f"{words} --max-size {setting.used.max_size}"

@@ -210,11 +210,8 @@ def _threshold(sets: PredictionSets, sample: ModelOutputs) -> float | None:
 
 
 def _why(session: Session, state: State, index: int, row: int) -> str:
-    split, setting = session.split(state.seed), state.settings[index].used
-    if setting.max_size is not None:
-        return "Sets of limited size have no explanation; leave the size limit out for one."
-    predictor = session.predictor(setting, state.seed)
-    sample = split.test.take([row])
+    predictor = session.predictor(state.settings[index], state.seed)
+    sample = session.split(state.seed).test.take([row])
     try:
         needs_label = predictor.has_class_thresholds and sample.labels is not None
         label = sample.labels[0] if needs_label and sample.labels is not None else None

@@ -136,13 +136,11 @@ def _ranks(values: Floats) -> Ints:
 class Outcome:
     """Which sets of the test samples contain the label, and their sizes.
 
-    `target` is the mean of 1 - alpha over sets of limited size, None for others. A rough outcome is
-    that of approximate sets.
+    A rough outcome is that of approximate sets.
     """
 
     covered: NDArray[np.bool_]
     sizes: Ints
-    target: float | None
     is_rough: bool = False
 
 
@@ -164,8 +162,8 @@ class Session:
         self.n_test = len(outputs.split_indices(share)[1])
         self.trust_score = trust if isinstance(trust, TrustScore) else None
         self.trust = self.outputs.trust
-        groups = tuple(outputs.groups)
-        self.parameters = Parameters.of(groups, outputs.n_classes, has_trust=self.trust is not None)
+        has_trust = self.trust is not None
+        self.parameters = Parameters.of(tuple(outputs.groups), has_trust=has_trust)
         self._splits, self._predictors = Cache(_MOST_SPLITS), Cache(_MOST_PREDICTORS)
         self._outcomes, self._ranked = Cache(_MOST_STATES), Cache(_MOST_RANKED)
         self.answers = Cache(_MOST_STATES)
@@ -200,11 +198,7 @@ class Session:
                 warnings.simplefilter("ignore", TrustSetsWarning)
                 return setting.build(self.trust_score).calibrate(split.calibration)
 
-        return self._predictors.get_or_make(self._key(setting, seed), make)
-
-    @staticmethod
-    def _key(setting: Setting, seed: int) -> tuple[Setting, int]:
-        return replace(setting.used, max_size=None), seed
+        return self._predictors.get_or_make((setting.used, seed), make)
 
     def sets(self, state: State, index: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
@@ -212,9 +206,7 @@ class Session:
         predictor = self.predictor(setting, state.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrustSetsWarning)
-            return predictor.predict_set(
-                split.test.take(rows), state.alpha, max_size=setting.max_size
-            )
+            return predictor.predict_set(split.test.take(rows), state.alpha)
 
     def outcome(self, state: State, index: int, check: Check = lambda: None) -> Outcome:
         """Hits and sizes of the sets of all test samples, made in stages."""
@@ -227,7 +219,7 @@ class Session:
         check()
         self.predictor(state.settings[index], state.seed)
         codes, n = split.test.require_labels("the explorer"), len(split.positions)
-        covered, sizes, targets = np.empty(n, bool), np.empty(n, np.int64), []
+        covered, sizes = np.empty(n, bool), np.empty(n, np.int64)
         stop, stage = 0, _STAGE_SAMPLES[0]
         while stop < n:
             check()
@@ -237,12 +229,10 @@ class Session:
             sets = self.sets(state, index, rows)
             covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
             sizes[rows] = sets.sizes
-            targets += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
             seconds = max(time.perf_counter() - began, 1e-6)
             stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
         check()
-        mean = float(np.concatenate(targets).mean()) if targets else None
-        return Outcome(covered, sizes, mean)
+        return Outcome(covered, sizes)
 
     def preview(self, state: State, index: int, check: Check = lambda: None) -> Outcome | None:
         """Outcome with fitted values, lower bounds of thresholds; None where that is not quick."""
@@ -251,13 +241,13 @@ class Session:
         is_made = (setting, state.alpha, state.seed) in self._outcomes
         if is_made or not isinstance(predictor, ConditionalConformal):
             return self.outcome(state, index, check)
-        if predictor.conditions_on.uses_label or setting.max_size is not None:
+        if predictor.conditions_on.uses_label:
             return None
         check()
         fitted = predictor.fitted_values(split.test, state.alpha)
         check()
         ranked, of_labels = self._ranked.get_or_make(
-            self._key(setting, state.seed), lambda: self._sorted_scores(predictor, split.test)
+            (setting, state.seed), lambda: self._sorted_scores(predictor, split.test)
         )
         sizes = np.count_nonzero(ranked <= fitted[:, None], axis=1)
         covered = of_labels <= fitted
@@ -265,7 +255,7 @@ class Session:
             # The class of lowest score stays in a set that would be empty.
             covered |= (sizes == 0) & (of_labels == ranked[:, 0])
             sizes = np.maximum(sizes, 1)
-        return Outcome(covered, sizes, None, is_rough=True)
+        return Outcome(covered, sizes, is_rough=True)
 
     @staticmethod
     def _sorted_scores(predictor: Predictor, test: ModelOutputs) -> tuple[Floats, Floats]:
@@ -280,7 +270,7 @@ class Session:
         """
         for setting in state.settings:
             check()
-            predictor = self._predictors.get(self._key(setting, state.seed))
+            predictor = self._predictors.get((setting.used, state.seed))
             if isinstance(predictor, ConditionalConformal):
                 predictor.prepare_along(SLIDER)
         nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
@@ -349,13 +339,12 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
     goals = division_names(evaluations)
     check()
     predictors = {
-        name: session.predictor(state.settings[index], state.seed)
-        for index, name in enumerate(state.names)
-        if state.settings[index].used.max_size is None
+        name: session.predictor(setting, state.seed)
+        for name, setting in zip(state.names, state.settings, strict=True)
     }
     sentences = [text for _, section in verdict(evaluations, predictors) for text in section]
     first = next(iter(evaluations.values()))
-    points = [_point(*pair) for pair in zip(outcomes, evaluations.values(), strict=True)]
+    points = [_point(evaluation) for evaluation in evaluations.values()]
     plain: dict[str, Any] = to_plain(
         {
             "state": state.to_dict(),
@@ -384,14 +373,13 @@ def _tables(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _point(outcome: Outcome, evaluation: Evaluation) -> dict[str, Any]:
+def _point(evaluation: Evaluation) -> dict[str, Any]:
     """Mean size against the shortfall of coverage over the bins of the first table."""
     name = "conf_trust" if "conf_trust" in evaluation.tables else "conf_rank"
     return {
         "size": evaluation.metrics["size"],
         "under": evaluation.tables[name].shortfall,
         "table": name,
-        "target": "" if outcome.target is None else percent(outcome.target),
     }
 
 

@@ -23,20 +23,19 @@ _METHODS = ("conditional", "standard", "mondrian", "groups", "class", "clustered
 @final
 @dataclass(frozen=True)
 class Parameters:
-    """What the data allow: methods, statistics and group columns, and the number of classes."""
+    """What the data allow: methods, statistics and group columns."""
 
     methods: tuple[str, ...]
     statistics: tuple[str, ...]
     groups: tuple[str, ...]
-    n_classes: int
     scores: tuple[str, ...] = tuple(SCORES)
 
     @classmethod
-    def of(cls, groups: tuple[str, ...], n_classes: int, *, has_trust: bool) -> Self:
+    def of(cls, groups: tuple[str, ...], *, has_trust: bool) -> Self:
         """Leave out what needs a trust score or groups where there are none."""
         methods = [name for name in _METHODS if name != "groups" or groups]
         statistics = [name for name in STATISTICS if name != "trust" or has_trust]
-        return cls(tuple(methods), tuple(statistics), groups, n_classes)
+        return cls(tuple(methods), tuple(statistics), groups)
 
 
 @final
@@ -45,7 +44,6 @@ class Setting:
     """One method with all its parameters, in the names of `trustsets.recipes`.
 
     `basis` is ``"auto"`` or one function class, to which indicators of `groups` are added.
-    `max_size` is None for sets of any size.
     """
 
     method: str = "conditional"
@@ -58,7 +56,6 @@ class Setting:
     statistics: tuple[str, ...] = ("confidence", "trust")
     groups: tuple[str, ...] = ()
     per_class: str = "auto"
-    max_size: int | None = None
 
     @classmethod
     def read(cls, data: Any, allowed: Parameters) -> Self:
@@ -75,9 +72,6 @@ class Setting:
             statistics=_choices(values, "statistics", allowed.statistics, fewest=1),
             groups=_choices(values, "groups", allowed.groups),
             per_class=_choice(values, "per_class", tuple(_PER_CLASS)),
-            max_size=None
-            if values["max_size"] is None
-            else _whole(values, "max_size", 1, allowed.n_classes),
         )
 
     @property
@@ -97,7 +91,7 @@ class Setting:
         if self.method != "groups" and not has_basis:
             off |= {"groups": ()}
         if self.method != "conditional":
-            off |= {"per_class": "auto", "max_size": None}
+            off |= {"per_class": "auto"}
         return replace(self, **off)
 
     @property

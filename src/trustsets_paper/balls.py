@@ -65,10 +65,6 @@ class Balls:
     radii: tuple[float, ...] | None = None
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):
-            raise InputError(f"radii must be one or more increasing numbers; got {self.radii}.")
-
     def typical_radii(self, features: Array) -> tuple[float, ...]:
         """Radii that `around` uses on these features, which can be given to other samples too."""
         n, rng = features.shape[0], np.random.default_rng(self.seed)

@@ -86,9 +86,6 @@ def extract(
     resize: Annotated[
         int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
     ] = None,
-    half_precision: Annotated[
-        bool, option(None, "Run in half precision where there is a GPU.", panel=_MACHINE)
-    ] = True,
     batch_size: Annotated[
         int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
     ] = 256,
@@ -105,11 +102,8 @@ def extract(
     from trustsets_paper.networks import extract_dataset
 
     folder = output or Path("extracted") / dataset
-    work = options.work(half_precision=half_precision, resize=resize, batch_size=batch_size)
+    work = options.work(resize=resize, batch_size=batch_size)
     parts = extract_dataset(dataset, options.images, weights, folder, options=work)
-    if console.settings.json:
-        console.print_json({"output": str(folder), "parts": parts})
-        return
     rows = [
         [
             part["part"],
@@ -121,9 +115,7 @@ def extract(
         for part in parts
     ]
     header = ["part", "images", "unreadable", "accuracy", "images/s"]
-    console.print_table(header, rows, title=dataset)
-    _name_unreadable(folder)
-    console.say(f"Written to {folder}.")
+    _print_images({"output": str(folder), "parts": parts}, folder, dataset, header, rows)
 
 
 @paper.command()
@@ -163,26 +155,30 @@ def train(
     path, history = train_dataset(
         dataset, options.images, weights, folder, options=options.work(), **chosen
     )
-    if console.settings.json:
-        console.print_json({"output": str(path), "epochs": history})
-        return
     rows = [
         [str(number), f"{epoch['loss']:.4f}", f"{epoch['accuracy']:.1%}"]
         for number, epoch in enumerate(history, 1)
     ]
-    console.print_table(["epoch", "loss", "accuracy"], rows, title=dataset)
-    _name_unreadable(folder)
-    console.say(f"Written to {path}.")
+    content = {"output": str(path), "epochs": history}
+    _print_images(content, folder, dataset, ["epoch", "loss", "accuracy"], rows)
 
 
-def _name_unreadable(folder: Path) -> None:
+def _print_images(
+    content: dict[str, Any], folder: Path, title: str, header: list[str], rows: list[list[str]]
+) -> None:
+    """Print a table, the images that could not be read, and where the output is."""
     from trustsets_paper.datasets import SHOWN
 
+    if console.settings.json:
+        console.print_json(content)
+        return
+    console.print_table(header, rows, title=title)
     path = folder / UNREADABLE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if lines:
         console.say(f"{len(lines):,} images could not be read; all are named in {path}:")
         console.say(*("  " + line.replace("\t", "  ") for line in lines[:SHOWN]))
+    console.say(f"Written to {content['output']}.")
 
 
 @dataclass(frozen=True)
@@ -267,7 +263,6 @@ def run(
         option("PATH", "Trust scores that the authors released: their folder, or one file."),
     ] = None,
     figures: Figures = True,
-    force: Annotated[bool, option(None, "Use nothing from the cache.", "--force")] = False,
     *,
     options: RunOptions,
 ) -> None:
@@ -281,12 +276,10 @@ def run(
       trustsets paper run imagenet --data extracted/imagenet
     """
     folder = output or Path("results") / dataset
-    stages, path = cache or folder / "cache", data or Path("extracted") / dataset
-    results_cache, groups = StageCache(stages, force=force), tuple(group or ())
-    chosen = options.parsed(dataset)
+    results_cache, chosen = StageCache(cache or folder / "cache"), options.parsed(dataset)
     files = [] if compare_trust is None else released_files(compare_trust, dataset)
     with results_cache.timed("read"):
-        source = read_source(dataset, path, train, groups)
+        source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
     experiment = Experiment(source, chosen, results_cache)
     with console.progress(dataset, experiment.n_cells) as advance:
         result = experiment.run(advance=lambda: advance(1), say=console.say)

@@ -35,7 +35,7 @@ _PLACES_TRAIN = ("train", "data_256_standard", "data_256", "data_large_standard"
 _PLACES_VAL = ("val", "val_256", "val_large")
 _TRAINING_SHARE = 0.7
 _SKIN_TYPES = {str(number): str(number) for number in range(1, 7)} | {"-1": "unknown"}
-_SKIN_TYPE_COLUMNS = ("fitzpatrick_scale", "fitzpatrick")
+_SKIN_TYPE = "fitzpatrick_scale"
 _SKIN_SUFFIXES = (".jpg", ".jpeg", ".png", "")
 _SKIN_SITE = "https://github.com/mattgroh/fitzpatrick17k"
 # The lists of Places365-LT number five classes otherwise than the class folders of Places365, which
@@ -121,16 +121,15 @@ class ImageSet:
 def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: int = 0) -> ImageSet:
     """List the images of one of `DATASETS`.
 
-    `lists` is the folder of its lists or tables, or the one file where there is one; by default
-    they are looked for beside the images. `seed` is that of the training split of
-    ``fitzpatrick17k``.
+    `lists` is the folder of its lists or tables; by default they are looked for beside the images.
+    `seed` is that of the training split of ``fitzpatrick17k``.
     """
     if name not in DATASETS:
         raise InputError(f"dataset must be one of {', '.join(DATASETS)}; got {name!r}.")
     if not images.is_dir():
         raise InputError(f"images={images} is no folder; give the one that holds {name}.")
-    if lists is not None and not lists.exists():
-        raise InputError(f"lists={lists} does not exist; give a folder, or leave it out.")
+    if lists is not None and not lists.is_dir():
+        raise InputError(f"lists={lists} is no folder; give one, or leave it out.")
     near = [images / step for step in _NEAR] if lists is None else [lists]
     if name.startswith("imagenet") and (images / _KAGGLE_IMAGES).is_dir():
         images = images / _KAGGLE_IMAGES
@@ -177,9 +176,8 @@ def _by_folders(name: str, root: Path) -> ImageSet:
 
 
 def _find_file(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the named file in the first folder that has it; a file stands for its folder."""
-    parents = (path.parent if path.is_file() else path for path in folders)
-    return next((folder / name for folder in parents if (folder / name).is_file()), None)
+    """The named file in the first folder that has it."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _read_list(path: Path) -> tuple[list[str], Ints]:
@@ -202,8 +200,8 @@ def _read_list(path: Path) -> tuple[list[str], Ints]:
 def _read_table(
     name: str, near: Sequence[Path], columns: Sequence[str], remedy: str
 ) -> tuple[Path, Any]:
-    """Read a table that stands alone: the file that was given, or the one of that name."""
-    path = near[0] if near[0].is_file() else _find_file(name, near)
+    """Read the table of that name, which must have these columns."""
+    path = _find_file(name, near)
     if path is None:
         raise InputError(remedy)
     rows = pd.read_csv(path, dtype=str)
@@ -349,7 +347,7 @@ def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
     table, rows = _read_table(
         "fitzpatrick17k.csv",
         near,
-        ("md5hash", "label"),
+        ("md5hash", "label", _SKIN_TYPE),
         "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "
         f"{_SKIN_SITE}.",
     )
@@ -390,15 +388,10 @@ def _skin_files(images: Path, rows: Any) -> Array:
 
 
 def _skin_types(table: Path, rows: Any) -> Array:
-    column = next((name for name in _SKIN_TYPE_COLUMNS if name in rows), None)
-    if column is None:
-        raise InputError(f"{table} needs a column {' or '.join(_SKIN_TYPE_COLUMNS)}.")
-    scale = rows[column].fillna("-1").str.strip().str.removesuffix(".0")
+    scale = rows[_SKIN_TYPE].fillna("-1").str.strip()
     unknown = sorted(set(scale) - set(_SKIN_TYPES))
     if unknown:
-        raise InputError(
-            f"{table}, column {column}: skin types are 1 to 6, and -1 for unknown; got {unknown}."
-        )
+        raise InputError(f"{table}: {_SKIN_TYPE} is 1 to 6, and -1 for unknown; got {unknown}.")
     return np.array([_SKIN_TYPES[value] for value in scale])
 
 

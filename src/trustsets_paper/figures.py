@@ -47,17 +47,20 @@ _STEPS_PER_DOUBLING = 2
 # Of the trust scores, whose largest values would leave no room for the others.
 _LARGEST_TRUST = 0.999
 
+_HATCHED = "; hatched where there are no samples"
+_BARS = (
+    "; error bars describe the random choice of balls, as in the paper: the standard deviation "
+    "over trials, divided by the root of their number"
+)
 _CAPTIONS = {
-    "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
-    "figure2": "CovGap over balls in feature space against their radius",
-    "figure3": "Coverage by confidence and trust",
-    "figure4": "Coverage by confidence and rank",
+    "figure1": f"Coverage of STANDARD by Conf and Rank, and by Conf and Trust{_HATCHED}",
+    "figure2": f"CovGap over balls in feature space against their radius{_BARS}",
+    "figure3": f"Coverage by confidence and trust{_HATCHED}",
+    "figure4": f"Coverage by confidence and rank{_HATCHED}",
     "figure5": "CovGap over Conf x Trust and mean set size of CONDITIONAL against the degree",
     "figure6": "Trust against the logarithm of the rank of the true class",
-    "figure7": "CovGap over balls, principal components of the features included",
+    "figure7": f"CovGap over balls, principal components of the features included{_BARS}",
 }
-_BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
-_HEATMAPS = {"figure1", "figure3", "figure4"}
 
 Panel = tuple[str, Callable[..., Any]]
 """A title, and a function that draws on the axes given as ``ax``."""
@@ -92,18 +95,11 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
 def _caption(name: str, runs: Sequence[Run]) -> str:
     text = _CAPTIONS[name]
     by_hand = [run.options.edges_by_hand(run.source.name) for run in runs]
-    if name in _BY_RANK and not all(by_hand):
+    if name in ("figure1", "figure4") and not all(by_hand):
         if runs[0].options.rank_edges == "quantiles":
             text += "; rank bins are divided at the quartiles of the ranks, as in the authors' code"
         else:
             text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
-    if name in _BY_BALLS:
-        text += (
-            "; error bars describe the random choice of balls, as in the paper: the standard "
-            "deviation over trials, divided by the root of their number"
-        )
-    if name in _HEATMAPS:
-        text += "; hatched where there are no samples"
     return text
 
 

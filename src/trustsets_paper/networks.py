@@ -218,12 +218,6 @@ class Weights:
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
 
-    @property
-    def n_classes(self) -> int | None:
-        """Outputs of the last layer, where there is one."""
-        biases = [name for name in self.tensors if name.startswith(HEAD) and name.endswith("bias")]
-        return len(self.tensors[max(biases)]) if biases else None
-
 
 def read_weights(path: Path, source: str) -> Weights:
     """Read a checkpoint; `source` says where a missing one comes from."""
@@ -332,7 +326,6 @@ class WorkOptions:
     workers: int | None = 0  # processes that decode images; None has one for each core
     max_unreadable: int = 100  # images that may be missing or damaged before it is an error
     progress: bool | None = None  # show progress bars; None does on a terminal
-    half_precision: bool = True  # extract in half precision on a GPU
 
     @property
     def n_workers(self) -> int:
@@ -762,7 +755,6 @@ def extract_dataset(
     """
     options = options or WorkOptions()
     device = pick_device(options.device)
-    half = options.half_precision and device.type == "cuda"
     check_shared_memory(options, options.batch_size)
     dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]
@@ -775,7 +767,6 @@ def extract_dataset(
         "model": architecture.name,
         "weights_sha256": digest(*_arrays(network.body.state_dict()).values()),
         "device": device.type,
-        "half_precision": half,
         "batch_size": options.batch_size,
         "resize": options.resize or round(architecture.resize * options.size / FULL_SIZE),
         "size": options.size,
@@ -790,7 +781,7 @@ def extract_dataset(
         unreadable.add_missing(part, listing)
     steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(options.size)]
     transform = transforms.Compose([*steps, transforms.PILToTensor()])
-    extraction = _Extraction(network, device, half, folder, options, unreadable)
+    extraction = _Extraction(network, device, folder, options, unreadable)
     summaries = []
     for part, listing in dataset.parts.items():
         (folder / part).mkdir(exist_ok=True)
@@ -817,13 +808,15 @@ def _begin(folder: Path, description: Description) -> None:
     if not is_extracted(folder):
         description.write(folder)
         return
-    before = Description.read(folder)
-    pairs = [
-        ("dataset", before.dataset, description.dataset),
-        ("seed", before.seed, description.seed),
+    before, now = (
+        item.setting | {"dataset": item.dataset, "seed": item.seed}
+        for item in (Description.read(folder), description)
+    )
+    other = [
+        f"{name} was {before.get(name)!r}, is {value!r}"
+        for name, value in now.items()
+        if before.get(name) != value
     ]
-    pairs += [(name, before.setting.get(name), now) for name, now in description.setting.items()]
-    other = [f"{name} was {old!r}, is {new!r}" for name, old, new in pairs if old != new]
     if other:
         raise InputError(
             f"out={folder} belongs to another extraction: {'; '.join(other)}. Choose another "
@@ -838,7 +831,6 @@ class _Extraction:
 
     network: Network
     device: torch.device
-    half: bool
     folder: Path
     options: WorkOptions
     unreadable: UnreadableImages
@@ -883,7 +875,8 @@ class _Extraction:
             yield shard
 
     def _forward(self, inputs: Tensor, *, with_logits: bool) -> Shard:
-        with torch.inference_mode(), torch.autocast("cuda", torch.float16, enabled=self.half):
+        half = self.device.type == "cuda"
+        with torch.inference_mode(), torch.autocast("cuda", torch.float16, enabled=half):
             logits = self.network(inputs.to(self.device, non_blocking=True)).float()
             features, predicted = self.network.features, logits.argmax(dim=1)
         assert features is not None  # the hook ran in the forward pass
@@ -927,13 +920,8 @@ def _small(shard: Shard | None) -> Shard | None:
 
 
 def _check_origin(weights: Weights, dataset: ImageSet) -> None:
-    """Check that weights belong to these classes, and to this split if they are our own."""
-    n_classes, facts = weights.n_classes, weights.facts
-    if n_classes is not None and n_classes != len(dataset.classes):
-        raise InputError(
-            f"weights={weights.path} have {n_classes} classes, and the images of {dataset.name} "
-            f"have {len(dataset.classes)}; give the weights and all images of one dataset."
-        )
+    """Check that weights of our own belong to these classes and to this split."""
+    facts = weights.facts
     if tuple(facts.get("classes", dataset.classes)) != dataset.classes:
         raise InputError(
             f"weights={weights.path} were trained on other classes than {dataset.name} has here."

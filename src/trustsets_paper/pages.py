@@ -140,13 +140,8 @@ def _write_page(
 def _different_settings(runs: Sequence[Run]) -> list[Run]:
     """A run for each setting; the rank edges may depend on the dataset."""
     settings = {
-        (
-            run.options,
-            run.seeds,
-            run.source.fixed_split,
-            run.options.edges_by_hand(run.source.name),
-        ): run
-        for run in reversed(runs)
+        (run.options, run.source.fixed_split, run.options.edges_by_hand(run.source.name))
+        for run in runs
     }
     return list(runs[:1]) if len(settings) == 1 else list(runs)
 

@@ -85,28 +85,20 @@ class Source:
         return self.train is not None and self.has_features
 
     @cached_property
-    def train_digest(self) -> str:
-        """Digest of the training samples."""
-        return "none" if self.train is None else digest(*self.train)
-
-    @cached_property
-    def outputs_digest(self) -> dict[str, str]:
-        """Digest of logits, labels and row numbers of each part."""
-        return {
-            part: digest(outputs.logits, outputs.codes, outputs.rows, outputs.classes)
-            for part, outputs in self.parts.items()
-        }
-
-    @cached_property
-    def features_digest(self) -> str:
-        """Digest of the features of all parts."""
-        return digest(*(part.features for part in self.parts.values()))
-
-    @cached_property
-    def groups_digest(self) -> dict[str, str]:
-        """Digest of each group column."""
+    def digests(self) -> dict[str, Any]:
+        """Digests of training samples and features, of each part and of each group column."""
         parts = self.parts.values()
-        return {name: digest(*(part.groups[name] for part in parts)) for name in self.groups}
+        return {
+            "train": "none" if self.train is None else digest(*self.train),
+            "features": digest(*(part.features for part in parts)),
+            "outputs": {
+                part: digest(outputs.logits, outputs.codes, outputs.rows, outputs.classes)
+                for part, outputs in self.parts.items()
+            },
+            "groups": {
+                name: digest(*(part.groups[name] for part in parts)) for name in self.groups
+            },
+        }
 
     def with_trust(self, trust: dict[str, Array]) -> Self:
         """Return the same samples with their trust scores, given for each part."""

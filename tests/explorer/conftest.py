@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets_explorer.session import Session
@@ -32,6 +33,29 @@ def data():
     return SimpleNamespace(
         outputs=outputs, trust=trust, train=(train, CLASSES[train_codes]), classes=CLASSES
     )
+
+
+@pytest.fixture(scope="session")
+def folder(data, tmp_path_factory):
+    """Held-out and training files, and images of the held-out samples."""
+    folder, outputs = tmp_path_factory.mktemp("files"), data.outputs
+    np.savez(
+        folder / "held_out.npz",
+        logits=outputs.logits,
+        features=outputs.features,
+        labels=outputs.codes,
+        classes=outputs.classes,
+        group_site=outputs.groups["site"],
+        note=[f"<u>sample {i}</u>" for i in range(len(outputs))],
+        image=[f"{i % 3}.png" for i in range(len(outputs))],
+    )
+    names = outputs.classes.tolist()
+    labels = [names.index(label) for label in data.train[1].tolist()]
+    np.savez(folder / "train.npz", features=data.train[0], labels=labels)
+    (folder / "images").mkdir()
+    for i in range(3):
+        Image.new("L", (4, 4), 80 * i).save(folder / "images" / f"{i}.png")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import json
 import time
-import webbrowser
 
 import numpy as np
 import pytest
@@ -92,15 +91,6 @@ def test_the_first_page_compares_the_default_with_standard(chromium, explorer, d
     assert chromium.complaints() == []
 
 
-def test_the_private_file_leads_to_the_page(chromium, explorer, monkeypatch):
-    monkeypatch.setattr(webbrowser, "open", chromium.open)
-    explorer.open_browser()
-    wait(chromium, f"location.href.startsWith({json.dumps(explorer.url)})")
-    settle(chromium)
-    assert "mean set size" in chromium.text("#status")
-    assert chromium.complaints() == []
-
-
 PARAMETERS = [
     ("alpha", "alpha", "ArrowRight"),
     ("alpha-number", "alpha", "ArrowUp"),
@@ -114,7 +104,6 @@ PARAMETERS = [
     ("A-statistics-2", "a.statistics", " "),
     ("A-groups-0", "a.groups", " "),
     ("A-per_class", "a.per_class", "End"),
-    ("A-max_size", "a.max_size", "ArrowUp"),
     ("B-method", "b.method", "Home"),
     ("second", "b.method", " "),
 ]

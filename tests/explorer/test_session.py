@@ -87,16 +87,6 @@ def test_previews_are_close_from_below_or_exact(session, setting):
     assert session.preview(state, 0) is exact
 
 
-def test_sets_of_limited_size_are_those_of_the_predictor(data, session):
-    setting = Setting(basis="polynomial", degree=1, per_class="no", max_size=2)
-    calibration, test = data.outputs.split(0.5, seed=3)
-    sets = setting.build(data.trust).calibrate(calibration).predict_set(test, 0.12, max_size=2)
-    found = session.outcome(state_of(setting), 0)
-    assert np.array_equal(found.sizes, sets.sizes) and found.sizes.max() <= 2
-    assert found.target == pytest.approx(1.0 - sets.alpha.mean())
-    assert np.array_equal(found.covered, sets.covers(test.labels))
-
-
 def test_parameters_that_do_not_matter_share_one_predictor(session):
     plain, other = Setting(method="standard"), Setting(method="standard", degree=2, per_class="no")
     assert session.predictor(plain, 0) is session.predictor(other, 0)
@@ -127,25 +117,9 @@ def test_only_the_last_used_values_are_cache():
     assert dict(cache) == {"a": "A", "c": "C"}
 
 
-@pytest.mark.parametrize("setting", [*SETTINGS[:5], Setting(max_size=2, per_class="no")])
-def test_copied_code_gives_the_sets_of_the_page(data, session, setting, tmp_path):
-    own = data.outputs
-    np.savez(
-        tmp_path / "held_out.npz",
-        logits=own.logits,
-        features=own.features,
-        labels=own.codes,
-        classes=own.classes,
-        group_site=own.groups["site"],
-    )
-    codes = np.searchsorted(np.sort(data.classes), data.train[1])
-    np.savez(
-        tmp_path / "train.npz",
-        features=data.train[0],
-        labels=np.argsort(data.classes)[codes],
-    )
-    names = {name: str(tmp_path / f"{name}.npz") for name in ("held_out", "train")}
-    names["outputs"] = names.pop("held_out")
+@pytest.mark.parametrize("setting", SETTINGS[:5])
+def test_copied_code_gives_the_sets_of_the_page(folder, session, setting):
+    names = {"outputs": str(folder / "held_out.npz"), "train": str(folder / "train.npz")}
     state, scope = state_of(setting), {}
     exec(exports.as_python(session, state, 0, names), scope)
     outcome = session.outcome(state, 0)
@@ -196,7 +170,7 @@ def test_states_outside_the_rules_are_refused(session):
     ]  # fmt: skip
     inner = [
         ("method", "paper"), ("degree", 9), ("penalty", -1), ("statistics", []), ("groups", ["x"]),
-        ("statistics", ["trust", "trust"]), ("max_size", 0), ("max_size", 7), ("temperature", 0),
+        ("statistics", ["trust", "trust"]), ("temperature", 0),
         ("temperature", "hot"), ("method", []), ("per_class", None), ("basis", {}),
     ]  # fmt: skip
     for name, value in wrong:

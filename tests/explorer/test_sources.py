@@ -8,35 +8,12 @@ import subprocess
 import sys
 
 import httpx
-import numpy as np
 import pytest
 from PIL import Image
 
 from trustsets import explore
 from trustsets.errors import InputError
 from trustsets_explorer import explore_files
-
-
-@pytest.fixture(scope="module")
-def folder(data, tmp_path_factory):
-    """Held-out and training files with texts, and images of the held-out samples."""
-    place = tmp_path_factory.mktemp("files")
-    own, names = data.outputs, data.outputs.classes.tolist()
-    np.savez(
-        place / "held_out.npz",
-        logits=own.logits,
-        features=own.features,
-        labels=own.codes,
-        classes=own.classes,
-        note=[f"<u>sample {i}</u>" for i in range(len(own))],
-        image=[f"{i % 3}.png" for i in range(len(own))],
-    )
-    labels = [names.index(label) for label in data.train[1].tolist()]
-    np.savez(place / "train.npz", features=data.train[0], labels=labels)
-    (place / "images").mkdir()
-    for i in range(3):
-        Image.new("L", (4, 4), 80 * i).save(place / "images" / f"{i}.png")
-    return place
 
 
 def ask(explorer, action, **more):

@@ -123,12 +123,6 @@ def test_a_radius_of_zero_never_grows_and_is_left_out(planted):
     assert curve.radii.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("radii", [(), (2.0, 1.0)])
-def test_radii_must_increase(radii):
-    with pytest.raises(InputError, match="radii must be"):
-        Balls(radii=radii)
-
-
 def test_radii_can_be_those_of_other_samples(planted):
     features, _ = planted
     plan = Balls(n_radii=5)

@@ -152,20 +152,6 @@ def test_thresholds_are_interpolated(tau, make_outputs):
     assert "at least 1 - 2 alpha." in predictor.summary()
 
 
-@pytest.mark.parametrize("tau", [0.01, 0.5, 0.99])
-@pytest.mark.parametrize("score", [APS(), Softmax()], ids=str)
-def test_sets_hold_what_both_methods_hold(tau, score, make_outputs):
-    """Each of the two misses with probability alpha at most, so both together with 2 alpha."""
-    calibration, test = make_outputs(600, 6), make_outputs(300, 6, seed=1)
-    methods = StandardConformal(score=score), MondrianConformal(by="class", score=score)
-    alphas = (0.1, 0.3, 0.6)
-    standard, by_class = (each.calibrate(calibration).predict_set(test, alphas) for each in methods)
-    between = InterpolatedConformal(tau=tau, score=score).calibrate(calibration)
-    mask = between.predict_set(test, alphas).mask
-    assert (mask >= (standard.mask & by_class.mask)).all()
-    assert (mask <= (standard.mask | by_class.mask)).all()
-
-
 def test_with_too_few_samples_for_all_classes_together_sets_are_full(make_outputs):
     few, new = make_outputs(8, classes=range(5)), make_outputs(5, seed=1, classes=range(5))
     sets = InterpolatedConformal(tau=0.5).calibrate(few).predict_set(new)
@@ -178,8 +164,6 @@ def test_with_too_few_samples_for_all_classes_together_sets_are_full(make_output
     [
         ({"tau": -0.1}, "tau must be a number between 0 and 1; got -0.1"),
         ({"tau": np.nan}, "tau must be a number"),
-        ({"tau": "half"}, "tau must be a number"),
-        ({"tau": True}, "tau must be a number"),
         ({"score": APS(scale="tail")}, "needs scores of at most 1"),
         ({"score": RAPS()}, "needs scores of at most 1"),
     ],
@@ -276,15 +260,6 @@ def test_atypicality_is_the_gaussian_negative_log_density(training):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_a_rotation_and_a_shift_of_all_features_change_no_atypicality(training):
-    features, labels = training
-    new = 100.0 + 10.0 * np.random.default_rng(1).normal(size=(20, 3))
-    turn = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
-    plain = Atypicality.from_training(features, labels).measure(observed(new))
-    moved = Atypicality.from_training(features @ turn + 7.0, labels)
-    np.testing.assert_allclose(moved.measure(observed(new @ turn + 7.0)), plain, rtol=1e-8)
-
-
 def test_atypicality_on_a_subspace_ignores_what_training_never_used(training):
     """A dead feature and a repeated one: the density of the rest, up to the volume factor."""
     features, labels = training
@@ -296,16 +271,6 @@ def test_atypicality_on_a_subspace_ignores_what_training_never_used(training):
     difference = singular.measure(observed(wide_new)) - plain.measure(observed(new))
     # The repeated axis stretches one direction by sqrt(2): log det grows by log 2.
     np.testing.assert_allclose(difference, 0.5 * np.log(2.0), rtol=1e-6)
-
-
-def test_atypicality_does_not_depend_on_the_order(training):
-    features, labels = training
-    whole = Atypicality.from_training(features, labels).measure(observed(features))
-    order = np.random.default_rng(0).permutation(200)
-    mixed = Atypicality.from_training(features[order], labels[order])
-    np.testing.assert_allclose(mixed.measure(observed(features)), whole, rtol=1e-9)
-    half = Atypicality.from_training(features.astype(np.float32), labels)
-    np.testing.assert_allclose(half.measure(observed(features)), whole, rtol=1e-3)
 
 
 def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
@@ -326,14 +291,6 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
     values = atypicality.measure(tuning)
     np.testing.assert_array_equal(cells.cuts[1][0], np.quantile(values, steps))
     assert cells.n_cells == 36
-
-
-def test_atypicality_is_a_value(training):
-    one, same = (Atypicality.from_training(*training) for _ in range(2))
-    other = Atypicality.from_training(training[0] + 1.0, training[1])
-    assert one == same and hash(one) == hash(same)
-    assert one not in (other, "atypicality")
-    assert repr(one).startswith("Atypicality(transform='raw', log_scale=")
 
 
 def test_bad_input_to_atypicality_is_named(training, make_outputs):
@@ -394,19 +351,8 @@ def test_oracle_thresholds_are_those_of_aps():
     np.testing.assert_array_equal(sets.mask, scores <= sets.thresholds[:, None])
 
 
-def test_permuting_classes_permutes_oracle_sets():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(6), size=100)
-    order = np.array([3, 0, 4, 1, 5, 2])
-    plain, mixed = oracle_sets(probabilities, 0.2), oracle_sets(probabilities[:, order], 0.2)
-    np.testing.assert_array_equal(mixed.mask, plain.mask[:, order])
-
-
 def test_bad_input_to_the_oracle_is_named():
-    for arguments, message in [
-        (([[0.5, 0.2]],), "must sum to 1; row 0 sums to 0.7"),
-        (([[1.5, -0.5]],), "must not be negative"),
-        (([[0.5, 0.5]], 1.0), "alpha must lie strictly between 0 and 1"),
-        (([[0.5, 0.5]], 0.1, ["a"]), "classes must name the 2 columns"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            oracle_sets(*arguments)
+    with pytest.raises(InputError, match="must sum to 1; row 0 sums"):
+        oracle_sets([[0.5, 0.2]])
+    with pytest.raises(InputError, match="alpha must lie strictly between 0 and 1"):
+        oracle_sets([[0.5, 0.5]], 1.0)

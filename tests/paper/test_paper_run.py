@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 from small_runs import CLASSES, draw, write_extracted
-from trees import SIDE
 
 from trustsets import TrustScore
 from trustsets.errors import InputError
@@ -57,22 +56,8 @@ def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
     else:
         assert {table for table, _ in printed} == {1, 4, 5}
     assert (tmp_path / "out" / "README.md").is_file()
-
-
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
-def test_images_become_tables(prepared, cli, tmp_path):
-    dataset = "fitzpatrick17k"
-    tree, _, weights = prepared(dataset)
-    places = ["--images", tree.images, "--weights", weights, "--output", tmp_path / "extracted"]
-    small = ["--image-size", SIDE, "--batch-size", 4, "--device", "cpu", "--workers", 0]
-    assert cli("paper", "extract", dataset, *places, *small)[0] == 0
-    places = ["--data", tmp_path / "extracted", "-o", tmp_path / "out"]
-    small = ["--seeds", "1-2", "--degrees", "1", "--degree", "1", "--no-figures", "--json"]
-    code, out, _ = cli("paper", "run", dataset, *places, *small)
-    assert code == 0
-    rows = {row["method"]: row["metrics"] for row in tables(out)[2]["rows"]}
-    assert {"STANDARD", "CONDITIONAL"} <= rows.keys()
-    assert 0.0 <= rows["CONDITIONAL"]["coverage"]["mean"] <= 1.0
+    code, _, err = cli("paper", "run", "other", *places)
+    assert code == 2 and f"holds the outputs of {dataset}" in err
 
 
 def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
@@ -84,10 +69,8 @@ def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
     code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
     assert code == 0
     assert "Seed 2: 0 methods run in 0.0 s, 9 reused" in err
-    code, _, err = cli(*command, "-o", tmp_path / "three", "--cache", tmp_path / "cache", "--force")
-    assert "Seed 2: 9 methods run" in err
-    texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two", "three")]
-    assert texts[0] == texts[1] == texts[2]
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
+    assert texts[0] == texts[1]
 
 
 def test_a_single_file_without_training_points(files, cli, tmp_path):
@@ -250,10 +233,3 @@ def test_released_files_run_no_code(tmp_path):
     with pytest.raises(InputError, match=r"not the authors' trust scores"):
         read_released_trust(path)
     assert not (tmp_path / "harm").exists()
-
-
-def test_a_folder_of_another_dataset_is_refused(cli, tmp_path):
-    write_extracted(tmp_path / "data", "places365", fixed=False)
-    code, _, err = cli("paper", "run", "imagenet", "--data", tmp_path / "data", "-o", tmp_path)
-    assert code == 2
-    assert "holds the outputs of places365" in err

@@ -35,14 +35,6 @@ def test_other_content_is_worked_on(tmp_path, other):
     assert len(calls) == 2
 
 
-def test_force_works_anew_and_replaces(tmp_path):
-    calls = []
-    square(StageCache(tmp_path), [1.0], calls)
-    square(StageCache(tmp_path, force=True), [1.0], calls)
-    square(StageCache(tmp_path), [1.0], calls)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("damage", [b"", b"not a safetensors file", None])
 def test_a_damaged_result_is_made_again(tmp_path, damage):
     square(StageCache(tmp_path), [1.0, 2.0])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Codes, Floats, floating_matrix
 from trustsets._blocks import for_each_block
-from trustsets._checks import check_not_negative
+from trustsets._checks import check_least, check_not_negative
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, penalty_on
 from trustsets.errors import InputError
@@ -187,8 +187,7 @@ class PrincipalComponents(Basis):
 
     def __post_init__(self) -> None:
         check_not_negative(penalty=self.penalty)
-        if self.n_components != int(self.n_components) or self.n_components < 1:
-            raise InputError(f"n_components must be 1 or more; got {self.n_components}.")
+        check_least(1, n_components=self.n_components)
         if self.source not in ("tuning", "training"):
             raise InputError(f'source takes "tuning" or "training"; got {self.source!r}.')
 
@@ -361,10 +360,9 @@ class Learned(Basis):
         if not quantiles or not all(0.0 < level < 1.0 for level in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1; got {self.quantiles!r}.")
         object.__setattr__(self, "quantiles", tuple(quantiles))
-        for name, least in (("n_components", 0), ("n_trees", 1), ("n_leaves", 2)):
-            value = getattr(self, name)
-            if value != int(value) or value < least:
-                raise InputError(f"{name} must be a whole number, {least} or more; got {value!r}.")
+        check_least(0, n_components=self.n_components)
+        check_least(1, n_trees=self.n_trees)
+        check_least(2, n_leaves=self.n_leaves)
         for method in ("fit", "predict"):
             if self.regressor is not None and not hasattr(self.regressor, method):
                 raise InputError(f"regressor must have a method {method}; got {self.regressor!r}.")
@@ -385,20 +383,18 @@ class Learned(Basis):
         scores: Floats | None = learned_from.get("scores")
         if scores is None:
             return self.fit(tuning)
-        components = self._components(tuning, learned_from.get("training"))
+        components, features = None, learned_from.get("training")
+        if self.n_components > 0 and tuning.features is not None:
+            features = tuning.features if features is None else features
+            count = min(self.n_components, *features.shape)
+            # The penalty only divides the components by their standard deviations.
+            scaled = PrincipalComponents(count, penalty=1.0, source="training")
+            components = scaled.fit_features(features)
         fitted = FittedLearned(tuning.trust is not None, components, ())
         table = fitted.table(tuning)
         # In an order that does not depend on that of the samples: sums in the learner round.
         order = np.lexsort((*table.T, scores))
         return replace(fitted, models=self._models(table[order], scores[order]))
-
-    def _components(self, tuning: ModelOutputs, training: Array | None) -> FittedComponents | None:
-        if self.n_components == 0 or tuning.features is None:
-            return None
-        source = tuning.features if training is None else training
-        count = min(self.n_components, *source.shape)
-        # The penalty only divides the components by their standard deviations.
-        return PrincipalComponents(count, penalty=1.0, source="training").fit_features(source)
 
     def _models(self, table: Floats, scores: Floats) -> tuple[Any, ...]:
         """Fitted regressors; the default ones as `Trees`, which can be stored."""

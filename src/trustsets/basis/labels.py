@@ -11,11 +11,10 @@ import numpy as np
 
 from trustsets._arrays import Codes, Floats, read_only
 from trustsets._blocks import row_numbers
-from trustsets._checks import check_not_negative
+from trustsets._checks import check_least, check_not_negative
 from trustsets._storage import require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, equal_rows, penalty_on
 from trustsets.basis.partitions import one_hot
-from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["ClassClusters", "Classes"]
@@ -83,8 +82,7 @@ class ClassClusters(Basis):
 
     def __post_init__(self) -> None:
         check_not_negative(penalty=self.penalty)
-        if self.n_clusters != int(self.n_clusters) or self.n_clusters < 1:
-            raise InputError(f"n_clusters must be 1 or more; got {self.n_clusters}.")
+        check_least(1, n_clusters=self.n_clusters)
 
     learns = True
 

@@ -103,7 +103,9 @@ class FittedFunctions:
 
     def take(self, index: Codes) -> Self:
         """The same with some of the samples."""
-        limits = None if self.size_limits is None else self.size_limits.take(index)
+        limits = self.size_limits
+        if limits is not None:
+            limits = replace(limits, label_ranks=limits.label_ranks[index])
         _check_enough(len(index), self.phi.shape[1])
         return replace(self, phi=self.phi[index], size_limits=limits, starts=())
 
@@ -117,7 +119,8 @@ class FittedFunctions:
             )
         limits = self.size_limits
         if limits is not None:
-            limits = limits.extended(_label_ranks(outputs, state))
+            ranks = np.concatenate([limits.label_ranks, _label_ranks(outputs, state)])
+            limits = replace(limits, label_ranks=ranks)
         phi = np.vstack([self.phi, self.basis.design(outputs)])
         return replace(self, phi=phi, size_limits=limits, starts=())
 
@@ -341,6 +344,11 @@ class ConditionalConformal(Predictor):
 
     def _make_problem(self) -> CalibrationProblem:
         state, fitted = self._state(), self._functions
+        if self.randomized and fitted.basis.uses_label:
+            raise InputError(
+                "randomized=True needs basis functions of the sample alone; leave out those of the "
+                "label, or set randomized=False."
+            )
         limits = fitted.size_limits
         ties = (None if limits is None else limits.label_ranks, state.alphas)
         return CalibrationProblem(
@@ -366,23 +374,12 @@ class ConditionalConformal(Predictor):
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         basis, problem = self.state_.fitted.basis, self._problem
         if problem.uses_label:
-            self._refuse_random_labels()
             candidates = candidate_rows(problem, basis, outputs)
-            parts = [
-                self._one_candidate_threshold(models, candidates, scores)
-                for models in problem.fits_along(alphas)
-            ]
+            parts = _by_class(problem, candidates, scores, alphas)
             return Thresholds.nested(parts, alphas)
         draws, ties = self._draws(outputs)
         thresholds = problem.thresholds(basis.design(outputs), alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
-
-    def _one_candidate_threshold(
-        self, models: list[Any], candidates: CandidateRows, scores: Floats
-    ) -> Thresholds:
-        """Thresholds of all classes at one alpha, shape (m, K), and the worst status."""
-        cells = limited([candidate_thresholds(model, candidates, scores) for model in models])
-        return Thresholds(cells.values[:, candidates.cells], worst_status(cells.status))
 
     def _draws(self, outputs: ModelOutputs) -> tuple[Floats | None, Floats]:
         """Draws u in (0, 1), if any, and what is subtracted from the thresholds to break ties.
@@ -396,13 +393,6 @@ class ConditionalConformal(Predictor):
         draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, keys)
         draws = np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
         return draws, _TIE_SPREAD * row_uniforms(seed, Stream.PREDICTION_TIES, keys)
-
-    def _refuse_random_labels(self) -> None:
-        if self.randomized:
-            raise InputError(
-                "randomized=True needs basis functions of the sample alone; leave out those of the "
-                "label, or set randomized=False."
-            )
 
     def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         if self.conditions_on.uses_label:
@@ -421,7 +411,6 @@ class ConditionalConformal(Predictor):
         fits = problem.sample_alpha_fits("alphas", self._untied(state), state.alphas)
         if not self.conditions_on.uses_label:
             return self._solve(fits, outputs, alphas)
-        self._refuse_random_labels()
         candidates = candidate_rows(problem, self.conditions_on, outputs)
         cells = [
             problem.sample_alpha_thresholds(fits, candidates.rows(cell), alphas)
@@ -485,10 +474,7 @@ class ConditionalConformal(Predictor):
             thresholds = problem.thresholds(basis.design(outputs) * new, alphas)
             return _divided(thresholds, new, factor)
         candidates = _weighted_candidates(problem, basis, outputs, new)
-        parts = [
-            self._one_candidate_threshold(models, candidates, scores * new)
-            for models in problem.fits_along(alphas)
-        ]
+        parts = _by_class(problem, candidates, scores * new, alphas)
         return Thresholds.nested([_divided(part, new, factor) for part in parts], alphas)
 
     def quantile_fits(
@@ -536,6 +522,17 @@ def _check_enough(n: int, width: int) -> None:
             f"{n} calibration samples cannot determine {width} basis functions; use a smaller "
             "basis or more samples."
         )
+
+
+def _by_class(
+    problem: CalibrationProblem, candidates: CandidateRows, scores: Floats, alphas: Alphas
+) -> list[Thresholds]:
+    """Thresholds of all classes, shape (m, K), with the worst status; one for each alpha."""
+    parts = []
+    for models in problem.fits_along(alphas):
+        cells = limited([candidate_thresholds(model, candidates, scores) for model in models])
+        parts.append(Thresholds(cells.values[:, candidates.cells], worst_status(cells.status)))
+    return parts
 
 
 def _weighted_candidates(
@@ -628,14 +625,6 @@ class SizeLimits:
         positive = np.isfinite(self.beyond) and self.beyond > 0.0
         require(positive, "SizeLimits.beyond", "must be positive")
 
-    def take(self, index: Codes) -> Self:
-        """The same with some of the calibration samples."""
-        return replace(self, label_ranks=self.label_ranks[index])
-
-    def extended(self, label_ranks: Codes) -> Self:
-        """The same with more calibration samples."""
-        return replace(self, label_ranks=np.concatenate([self.label_ranks, label_ranks]))
-
     def truncated_scores(self, scores: Floats, size: int) -> Floats:
         """Scores of the calibration labels, M for those beyond the `size` most likely classes."""
         # Without ties where the scores have none, as randomised thresholds need it.
@@ -644,59 +633,43 @@ class SizeLimits:
 
     def alphas(self, phi: Floats, alpha: float, size: int) -> Floats:
         """The larger of alpha and the estimated probability that the label is left out."""
-        missed = MissProbability.fit(self.tuning_phi, self.tuning_ranks >= size)
-        return np.maximum(alpha, np.minimum(missed(phi), _MAX_ALPHA))
+        missed = miss_probability(self.tuning_phi, self.tuning_ranks >= size, phi)
+        return np.maximum(alpha, np.minimum(missed, _MAX_ALPHA))
 
     def reaches(self, thresholds: Floats) -> NDArray[np.bool_]:
         """Where thresholds are M or more, up to rounding: all classes would be in these sets."""
         return np.asarray(thresholds >= (1.0 - _CLOSE) * self.beyond)
 
 
-@final
-@dataclass(frozen=True)
-class MissProbability:
-    r"""Upper estimate of a probability given x, by ridge logistic regression on :math:`\phi(x)`.
+def miss_probability(tuning_phi: Floats, happened: NDArray[np.bool_], phi: Floats) -> Floats:
+    r"""Upper estimates of a probability at rows of `phi`, by ridge logistic regression.
 
-    The estimate is :math:`\sigma(z'b + c \sqrt{z'H^{-1}z})` with z the standardised basis functions
-    and a constant, b the coefficients, H the Hessian of the penalised loss at b, and c = 1 standard
-    error. The ridge is the one that makes the samples most likely.
+    They are :math:`\sigma(z'b + c \sqrt{z'H^{-1}z})` with z the standardised basis functions and a
+    constant, b the coefficients, H the Hessian of the penalised loss at b, and c = 1 standard
+    error.
     """
+    from scipy.special import expit
 
-    centre: Floats
-    spread: Floats
-    coefficients: Floats
-    root: Floats
-    """Inverse of the Cholesky factor of the Hessian: ``|root @ z|`` is a standard error."""
-
-    @classmethod
-    def fit(cls, phi: Floats, happened: NDArray[np.bool_]) -> Self:
-        """Learn from samples for which it is known whether it happened."""
-        centre, spread = phi.mean(axis=0), phi.std(axis=0)
-        # A constant column, up to rounding, has no spread: it is left out.
-        spread = np.where(spread > 1e-12 * np.abs(phi).max(axis=0), spread, np.inf)
+    centre, spread = tuning_phi.mean(axis=0), tuning_phi.std(axis=0)
+    # A constant column, up to rounding, has no spread: it is left out.
+    spread = np.where(spread > 1e-12 * np.abs(tuning_phi).max(axis=0), spread, np.inf)
+    rows = _with_constant((tuning_phi - centre) / spread)
+    # Half an average sample of each kind keeps the intercept finite.
+    average = np.eye(1, rows.shape[1])[[0, 0]]
+    rows, targets = np.vstack([rows, average]), np.append(happened, [0.0, 1.0])
+    weights = np.append(np.ones(len(tuning_phi)), [0.5, 0.5])
+    # The ridge that the samples make most likely.
+    tried = [_newton(rows, targets, weights, ridge) for ridge in _RIDGES]
+    coefficients, hessian, _ = max(tried, key=lambda one: one[2])
+    root = np.linalg.inv(np.linalg.cholesky(hessian))
+    with np.errstate(over="ignore", invalid="ignore"):
         rows = _with_constant((phi - centre) / spread)
-        # Half an average sample of each kind keeps the intercept finite.
-        average = np.eye(1, rows.shape[1])[[0, 0]]
-        rows, targets = np.vstack([rows, average]), np.append(happened, [0.0, 1.0])
-        weights = np.append(np.ones(len(phi)), [0.5, 0.5])
-        # The ridge that the samples make most likely.
-        tried = [_newton(rows, targets, weights, ridge) for ridge in _RIDGES]
-        coefficients, hessian, _ = max(tried, key=lambda one: one[2])
-        root = np.linalg.inv(np.linalg.cholesky(hessian))
-        return cls(centre, spread, coefficients, root)
-
-    def __call__(self, phi: Floats) -> Floats:
-        """Upper estimates for rows of basis functions, shape (m,)."""
-        from scipy.special import expit
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = _with_constant((phi - self.centre) / self.spread)
-            # Not matrix products: the last digits of one depend on the other rows of its batch.
-            centre = np.einsum("ij,j->i", rows, self.coefficients)
-            errors = np.sqrt((np.einsum("ij,kj->ik", rows, self.root) ** 2).sum(axis=1))
-            share = expit(centre + ERRORS * errors)
-        # Where numbers overflow, nothing is known.
-        return np.asarray(np.where(np.isnan(share), 1.0, share))
+        # Not matrix products: the last digits of one depend on the other rows of its batch.
+        centres = np.einsum("ij,j->i", rows, coefficients)
+        errors = np.sqrt((np.einsum("ij,kj->ik", rows, root) ** 2).sum(axis=1))
+        share = expit(centres + ERRORS * errors)
+    # Where numbers overflow, nothing is known.
+    return np.asarray(np.where(np.isnan(share), 1.0, share))
 
 
 def _with_constant(rows: Floats) -> Floats:

@@ -90,8 +90,6 @@ const open = (index, table, bin) => openList(ask, shown.methods[index], { index,
 function draw(answer) {
   hideTip();
   one("#verdict .verdict").textContent = answer.verdict;
-  const targets = answer.points.map((item, i) => (item.target ? `${answer.methods[i]}: sets of limited size have a mean target coverage of ${item.target}.` : "")).filter(Boolean);
-  one("#verdict .target").textContent = targets.join(" ");
   one("#facts").textContent = `${grouped(answer.n[0])} calibration and ${grouped(answer.n[1])} test samples${parameters.start.source ? ` of ${parameters.start.source}` : ""}, target coverage ${answer.target}.`;
   drawTrace(answer, goTo, open);
   drawMaps(answer, open);

@@ -17,7 +17,7 @@ const CHOICES = {
 const TITLES = {
   method: "Method", score: "Score", scale: "Score scale", basis: "Function class",
   degree: "Degree", penalty: "Penalty", statistics: "Statistics", groups: "Groups",
-  per_class: "Classes", temperature: "Temperature", max_size: "Size limit",
+  per_class: "Classes", temperature: "Temperature",
 };
 const regression = (s) => s.method === "conditional";
 const hasBasis = (s) => regression(s) && s.basis !== "auto";
@@ -29,7 +29,6 @@ const USED = {
   statistics: (s) => s.method === "mondrian" || (hasBasis(s) && s.basis !== "intercept"),
   groups: (s) => s.method === "groups" || hasBasis(s),
   per_class: (s) => s.method === "conditional",
-  max_size: (s) => s.method === "conditional",
 };
 
 const label = (id, text) => make("label", { for: id }, text);
@@ -88,7 +87,6 @@ function fieldset(letter, setting, allowed) {
     checks(id("statistics"), "statistics", allowed.statistics, setting.statistics),
     allowed.groups.length ? checks(id("groups"), "groups", allowed.groups, setting.groups) : null,
     select(id("per_class"), "per_class", CHOICES.per_class, setting.per_class),
-    number(id("max_size"), "max_size", { min: 1, max: allowed.n_classes, step: 1, placeholder: "none" }, setting.max_size),
   ];
   const title = make("legend", {}, make("span", { class: `swatch m${LETTERS.indexOf(letter)}` }), `Method ${letter}`);
   const [first, ...rest] = lines.filter(Boolean);
@@ -121,7 +119,6 @@ function readSetting(box, before) {
     statistics: statistics.length ? statistics : before.statistics,
     groups: chosen("groups"),
     per_class: value("per_class"),
-    max_size: numberOf(one('[data-name="max_size"]', box)),
   };
 }
 
@@ -219,7 +216,6 @@ export function fromAddress(hash, start) {
     const listed = (name, allowed) => query.getAll(`${letter}.${name}`).filter((item) => allowed.includes(item));
     const choice = (name, allowed) => (allowed.includes(first(name)) ? first(name) : plain[name]);
     const statistics = [...new Set(listed("statistics", start.parameters.statistics))];
-    const size = inside(first("max_size"), 1, start.parameters.n_classes, null);
     const heat = first("temperature");
     return {
       method: choice("method", start.parameters.methods),
@@ -232,7 +228,6 @@ export function fromAddress(hash, start) {
       statistics: statistics.length ? statistics : plain.statistics,
       groups: [...new Set(listed("groups", start.parameters.groups))],
       per_class: choice("per_class", Object.keys(CHOICES.per_class)),
-      max_size: size === null ? null : Math.round(size),
     };
   };
   return {

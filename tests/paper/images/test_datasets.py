@@ -108,23 +108,22 @@ def test_long_tail_lists_are_read_with_kaggles_archive(tmp_path):
 # --- lists
 
 
-@pytest.mark.parametrize("place", ["beside", "above", "folder", "given", "file"])
-def test_lists_are_found(place, tmp_path):
+@pytest.mark.parametrize("where", ["beside", "above", "folder", "named"])
+def test_lists_are_found(where, tmp_path):
     images = tmp_path / "data" / "images"
     tree = write_tree("places365-lt", images)
     folder = {
         "beside": images,
         "above": images.parent,
         "folder": images / "Places_LT_v2",
-        "given": tmp_path / "elsewhere",
-        "file": tmp_path / "elsewhere",
-    }[place]
+        "named": tmp_path / "elsewhere",
+    }[where]
     for path in list(images.glob("*.txt")):
         folder.mkdir(exist_ok=True)
         path.rename(folder / path.name)
-    given = {"given": folder, "file": folder / "Places_LT_train.txt"}.get(place)
-    found = load_dataset("places365-lt", images, lists=given)
-    assert {part: items(listing) for part, listing in found.parts.items()} == tree.parts
+    lists = folder if where == "named" else None
+    dataset = load_dataset("places365-lt", images, lists=lists)
+    assert {part: items(listing) for part, listing in dataset.parts.items()} == tree.parts
 
 
 def test_bad_lists_are_named(tmp_path):
@@ -287,27 +286,16 @@ def test_the_split_does_not_depend_on_which_images_are_missing(tmp_path):
     assert sum(len(listing.missing()) for listing in found.parts.values()) == 30
 
 
-def test_skin_files_with_other_endings_and_the_old_column(tmp_path):
+def test_skin_files_may_have_other_endings(tmp_path):
     tree = write_tree("fitzpatrick17k", tmp_path)
     names = [path for path, _ in tree.parts["all"]]
     (tmp_path / names[0]).rename(tmp_path / names[0].removesuffix(".jpg"))
     (tmp_path / names[1]).rename((tmp_path / names[1]).with_suffix(".png"))
-    table = pd.read_csv(tmp_path / "fitzpatrick17k.csv")
-    table.rename(columns={"fitzpatrick_scale": "fitzpatrick"}).astype(
-        {"fitzpatrick": float}
-    ).to_csv(tmp_path / "fitzpatrick17k.csv", index=False)
     found = load_dataset("fitzpatrick17k", tmp_path)
     paths = {path for listing in found.parts.values() for path, _ in items(listing)}
     assert {names[0].removesuffix(".jpg"), names[1].replace(".jpg", ".png")} < paths
     types = np.concatenate([listing.groups["skin_type"] for listing in found.parts.values()])
     assert set(types) == {"1", "2", "3", "4", "5", "6", "unknown"}
-
-
-def test_a_table_may_be_given_by_any_name(tmp_path):
-    tree = write_tree("fitzpatrick17k", tmp_path / "images")
-    (tmp_path / "images" / "fitzpatrick17k.csv").rename(tmp_path / "mine.csv")
-    found = load_dataset("fitzpatrick17k", tmp_path / "images", lists=tmp_path / "mine.csv")
-    assert found.classes == tuple(tree.classes)
 
 
 def test_bad_skin_tables_are_named(tmp_path):
@@ -316,7 +304,6 @@ def test_bad_skin_tables_are_named(tmp_path):
     table = pd.read_csv(path)
     for change, message in [
         (table.drop(columns="label"), r"needs the columns .*\['label'\] is not there"),
-        (table.drop(columns="fitzpatrick_scale"), "needs a column fitzpatrick_scale or"),
         (table.assign(fitzpatrick_scale=9), r"1 to 6, and -1 for unknown; got \['9'\]"),
         (table.assign(label=[None, *table["label"][1:]]), "rows without md5hash or label"),
         (table.assign(label=table["md5hash"]), "cannot be split by condition"),
@@ -340,7 +327,7 @@ def test_bad_places_are_named(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             load_dataset(*arguments)
-    with pytest.raises(InputError, match=r"lists=.* does not exist"):
+    with pytest.raises(InputError, match=r"lists=.* is no folder"):
         load_dataset("imagenet", tmp_path, lists=tmp_path / "none")
     for part in ("train", "val"):
         (tmp_path / part / "n1").mkdir(parents=True)

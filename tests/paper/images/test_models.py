@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 from trees import make_body
 
 from trustsets.errors import InputError
@@ -63,7 +62,6 @@ def test_every_form_gives_the_same_network(form, body, network, tmp_path):
     path = tmp_path / "weights.pth"
     torch.save(forms(body.state_dict())[form], path)
     weights = read_weights(path, "")
-    assert weights.n_classes == K
     load_weights(network, weights)
     for name, value in body.state_dict().items():
         if not name.endswith("num_batches_tracked"):
@@ -135,15 +133,6 @@ def test_without_its_head_a_start_may_have_other_classes(body, network, tmp_path
     assert not torch.equal(network.body.conv1.weight, body.conv1.weight)
 
 
-def test_the_skin_network_has_two_layers_after_its_features():
-    network = ARCHITECTURES["fitzpatrick17k"].build(7)
-    kinds = [type(module) for module in network.body.fc]
-    assert [issubclass(kind, nn.Linear) for kind in kinds] == [True, False, False, True]
-    assert kinds[1:3] == [nn.ReLU, nn.Dropout]
-    assert network.body.fc[0].in_features == 512
-    assert network.body.fc[3].out_features == 7
-
-
 def test_logits_keep_single_precision_when_the_rest_does_not():
     network = ARCHITECTURES["fitzpatrick17k"].build(7).eval()
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
@@ -158,13 +147,6 @@ def test_logits_keep_single_precision_when_the_rest_does_not():
 
 
 # --- torchvision next to a torch that it was not built for
-
-
-def test_a_torchvision_that_fits_is_left_alone(monkeypatch):
-    declared = list(networks._declared)
-    monkeypatch.setattr(networks, "_import_torchvision", lambda: ("models", "transforms"))
-    assert networks.load_torchvision() == ("models", "transforms")
-    assert networks._declared == declared
 
 
 def test_other_import_errors_are_not_hidden(monkeypatch):

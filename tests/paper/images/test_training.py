@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from trees import make_body, write_tree
+from trees import SIDE, command, make_body, write_tree
 
 from trustsets import TrustSetsError
 from trustsets.errors import InputError
@@ -22,8 +22,6 @@ from trustsets_paper.networks import RECIPES, WorkOptions, train_dataset
 from trustsets_paper.sources import read_extracted
 
 EPOCHS = 2
-# Batch statistics of a single image need more than one place in the last layer.
-SIDE = 40
 
 
 def recipe(dataset, **changes):
@@ -39,11 +37,14 @@ def skin(tmp_path_factory):
     return tree, root / "start.pth"
 
 
-def command(tree, start, output, *more):
-    places = ["--images", tree.images, "--weights", start, "--output", output]
-    sizes = ["--epochs", EPOCHS, "--batch-size", 4, "--image-size", SIDE, "--workers", 0]
-    words = ("paper", "train", tree.dataset, *places, *sizes, "--device", "cpu", *more)
-    return [str(word) for word in words]
+def train(tree, start, output, workers=0, **changes):
+    options = WorkOptions(size=SIDE, workers=workers)
+    shared = {"epochs": EPOCHS, "batch_size": 4} | changes
+    return train_dataset(tree.dataset, tree.images, start, output, options=options, **shared)
+
+
+def train_command(tree, start, output, *more):
+    return command("train", tree, start, output, "--epochs", EPOCHS, *more)
 
 
 def read(path):
@@ -60,15 +61,7 @@ def assert_same(one, other):
 
 @pytest.fixture(scope="module")
 def uninterrupted(skin, tmp_path_factory):
-    tree, start = skin
-    output = tmp_path_factory.mktemp("whole")
-    path, history = train_dataset(
-        *(tree.dataset, tree.images, start, output),
-        options=WorkOptions(size=SIDE),
-        epochs=EPOCHS,
-        batch_size=4,
-    )
-    return path, history
+    return train(*skin, tmp_path_factory.mktemp("whole"))
 
 
 KILLED = """
@@ -95,7 +88,7 @@ main(sys.argv[1:])
 def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cli, tmp_path):
     """24 x 0.7 = 16 images are 4 steps an epoch: killed in the first and in the second."""
     tree, start = skin
-    arguments = command(tree, start, tmp_path)
+    arguments = train_command(tree, start, tmp_path)
     child = [sys.executable, "-c", KILLED.format(steps=steps), *arguments]
     done = subprocess.run(child, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -142,17 +135,9 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    _, history = train_dataset(
-        "fitzpatrick17k",
-        images,
-        tmp_path / "start.pth",
-        tmp_path / "out",
-        options=WorkOptions(size=SIDE),
-        epochs=3,
-        batch_size=7,
-        optimizer="sgd",
-        learning_rate=0.05,
-        head_only=False,
+    changes = {"optimizer": "sgd", "learning_rate": 0.05, "head_only": False}
+    _, history = train(
+        tree, tmp_path / "start.pth", tmp_path / "out", epochs=3, batch_size=7, **changes
     )
     assert torch.equal(torch.rand(3), expected)
     assert history[-1]["loss"] < 0.7 * history[0]["loss"]
@@ -162,16 +147,7 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
 # Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_workers_change_nothing(skin, uninterrupted, tmp_path):
-    tree, start = skin
-    path, _ = train_dataset(
-        tree.dataset,
-        tree.images,
-        start,
-        tmp_path,
-        epochs=EPOCHS,
-        batch_size=4,
-        options=WorkOptions(workers=2, size=SIDE),
-    )
+    path, _ = train(*skin, tmp_path, workers=2)
     assert_same(read(path)[0], read(uninterrupted[0])[0])
 
 
@@ -187,7 +163,7 @@ def test_extraction_takes_the_weights_of_this_split_only(skin, uninterrupted, cl
 
 def test_another_training_does_not_continue_this_one(skin, cli, tmp_path):
     tree, start = skin
-    arguments = command(tree, start, tmp_path)
+    arguments = train_command(tree, start, tmp_path)
     assert cli(*arguments)[0] == 0
     weights = (tmp_path / "weights.safetensors").read_bytes()
     code, out, _ = cli(*arguments)
@@ -208,29 +184,19 @@ def test_unreadable_images_are_named(skin, cli, tmp_path):
     for name in names[:8]:
         (images / name).unlink()
     broken = replace(tree, images=images)
-    code, _, err = cli(*command(broken, start, tmp_path / "out"))
+    code, _, err = cli(*train_command(broken, start, tmp_path / "out"))
     assert code == 0
     lines = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
     assert f"{len(lines)} images could not be read" in err
     assert 0 < len(lines) <= 8
     assert all(line.endswith("\tno such file") for line in lines)
-    code, _, err = cli(*command(broken, start, tmp_path / "none", "--max-unreadable", 0))
+    code, _, err = cli(*train_command(broken, start, tmp_path / "none", "--max-unreadable", 0))
     assert (code, "--max-unreadable allows 0" in err) == (2, True)
 
 
 def test_divergence_is_said(skin, tmp_path):
-    tree, start = skin
     with pytest.raises(TrustSetsError, match=r"diverged in epoch .* lower the learning rate"):
-        train_dataset(
-            tree.dataset,
-            tree.images,
-            start,
-            tmp_path,
-            options=WorkOptions(size=SIDE),
-            batch_size=4,
-            learning_rate=1e30,
-            optimizer="sgd",
-        )
+        train(*skin, tmp_path, epochs=50, learning_rate=1e30, optimizer="sgd")
 
 
 def test_bad_input_is_named(skin, tmp_path):
@@ -300,15 +266,7 @@ def test_all_layers_of_the_places_network_are_trained(tmp_path, monkeypatch):
     tree = write_tree("places365", tmp_path / "images", train=2, held=1)
     start = make_body("fitzpatrick17k", 9).state_dict()
     torch.save(start, tmp_path / "start.pth")
-    path, _ = train_dataset(
-        "places365",
-        tree.images,
-        tmp_path / "start.pth",
-        tmp_path / "out",
-        options=WorkOptions(size=SIDE),
-        epochs=1,
-        batch_size=3,
-    )
+    path, _ = train(tree, tmp_path / "start.pth", tmp_path / "out", epochs=1, batch_size=3)
     tensors, facts = read(path)
     assert facts["seed"] is None
     assert not torch.equal(tensors["conv1.weight"], start["conv1.weight"])

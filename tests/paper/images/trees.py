@@ -11,7 +11,8 @@ from torch import nn
 
 from trustsets_paper.networks import models
 
-SIDE = 32
+# Batch statistics of a single image need more than one position in the last layer.
+SIDE, BATCH = 40, 4
 LISTS = {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}
 
 
@@ -24,6 +25,13 @@ class Tree:
     classes: list[str]
     parts: dict[str, list[tuple[str, int]]]
     skin_types: dict[str, str] | None = None
+
+
+def command(action: str, tree: Tree, weights: Path, output: Path, *more: object) -> list[str]:
+    """Words of ``trustsets paper extract`` or ``train`` on few small images."""
+    paths = ["--images", tree.images, "--weights", weights, "--output", output]
+    machine = ["--batch-size", BATCH, "--image-size", SIDE, "--device", "cpu", "--workers", 0]
+    return [str(word) for word in ("paper", action, tree.dataset, *paths, *machine, *more)]
 
 
 def draw_image(path: Path, number: int) -> None:
