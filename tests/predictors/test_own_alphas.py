@@ -190,5 +190,5 @@ def test_sets_show_the_alphas_of_their_samples():
     assert not sets.alpha.flags.writeable and repr(sets[:0])
     with pytest.raises(InputError, match="alpha of its own"):
         sets.at(0.1)
-    with pytest.raises(InputError, match="each of these has its own"):
+    with pytest.raises(InputError, match="must be at one alpha"):
         evaluate(sets, test)

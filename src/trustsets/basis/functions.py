@@ -383,20 +383,18 @@ class Learned(Basis):
         scores: Floats | None = learned_from.get("scores")
         if scores is None:
             return self.fit(tuning)
-        components = self._components(tuning, learned_from.get("training"))
+        components, features = None, learned_from.get("training")
+        if self.n_components > 0 and tuning.features is not None:
+            features = tuning.features if features is None else features
+            count = min(self.n_components, *features.shape)
+            # The penalty only divides the components by their standard deviations.
+            scaled = PrincipalComponents(count, penalty=1.0, source="training")
+            components = scaled.fit_features(features)
         fitted = FittedLearned(tuning.trust is not None, components, ())
         table = fitted.table(tuning)
         # In an order that does not depend on that of the samples: sums in the learner round.
         order = np.lexsort((*table.T, scores))
         return replace(fitted, models=self._models(table[order], scores[order]))
-
-    def _components(self, tuning: ModelOutputs, training: Array | None) -> FittedComponents | None:
-        if self.n_components == 0 or tuning.features is None:
-            return None
-        source = tuning.features if training is None else training
-        count = min(self.n_components, *source.shape)
-        # The penalty only divides the components by their standard deviations.
-        return PrincipalComponents(count, penalty=1.0, source="training").fit_features(source)
 
     def _models(self, table: Floats, scores: Floats) -> tuple[Any, ...]:
         """Fitted regressors; the default ones as `Trees`, which can be stored."""
