@@ -210,7 +210,7 @@ def own_module(tmp_path, monkeypatch):
 
 def test_a_custom_basis_is_saved_by_name(own_module, make_outputs, tmp_path, capsys):
     calibration, test = make_outputs(400).split(0.5)
-    basis = Custom(own_module.columns, "function of mine") + Groups("site")
+    basis = Custom(own_module.columns) + Groups("site")
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
     path = tmp_path / "m.trustsets"
     predictor.save(path)
