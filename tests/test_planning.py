@@ -160,6 +160,19 @@ def test_the_interval_belongs_to_the_law():
     assert law.interval(5, 0.9) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(("alpha", "within", "probability"), [(0.1, 0.05, 0.9), (0.3, 0.1, 0.95)])
+def test_simulated_calibrations_reach_the_probability(alpha, within, probability):
+    """A probability that is off by 1.4 points fails with probability 97% or more."""
+    n, runs = CoverageLaw(alpha).needed(within, probability), 20_000
+    scores = np.sort(np.random.default_rng(0).random((runs, n)), axis=1)
+    coverage = scores[:, conformal_rank(n, alpha) - 1]
+    reached = np.mean(np.abs(coverage - (1 - alpha)) <= within)
+    assert reached == pytest.approx(
+        CoverageLaw(alpha).probability(np.array([n]), within)[0], abs=0.01
+    )
+    assert reached >= probability - 0.01
+
+
 def test_rows_are_those_of_the_shares():
     sizes = plan(n=1000, groups={"north": 0.25}, classes=[0.9, 0.1])
     assert [row.part for row in sizes.rows] == ["all samples", "group north", "class 0", "class 1"]

@@ -1,5 +1,6 @@
 """P-values of guarantees are exact, and valid ones are called violated in at most 5% of cases."""
 
+from bisect import bisect_left
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,9 @@ from trustsets import (
     Polynomial,
     StandardConformal,
 )
-from trustsets.metrics import check_guarantee, holm
+from trustsets.metrics import binomial_interval, check_guarantee, holm
+
+CALIBRATION, TEST = (200, 500, 1000, 5000, 10_000), (500, 2000, 10_000, 50_000)
 
 
 @pytest.mark.parametrize(("n", "m"), [*product((0, 8, 9, 99, 250, 10_000), (1, 40, 3000))])
@@ -37,6 +40,30 @@ def test_basis_functions_take_samples_from_the_law(n_functions):
     left = max(250 - n_functions, 1)
     wanted = stats.betabinom.cdf([170, 180, 195], 200, 0.9 * left, 0.1 * left)
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def rates(n, m, shift=0.0):
+    """Exact chances that a guarantee, or this predictor by its interval, is called too low.
+
+    `shift` is taken off the coverage of every calibration draw.
+    """
+    steps = (np.arange(4000) + 0.5) / 4000
+    coverage = stats.beta.ppf(steps, n + 1 - (n + 1) // 10, (n + 1) // 10) - shift
+    rules = (
+        lambda k: check_guarantee(k, m, n, 0.1)[0] <= 0.05,
+        lambda k: binomial_interval(k, m)[1] < 0.9,
+    )
+    largest = [bisect_left(range(m), True, key=lambda k, rule=rule: not rule(k)) for rule in rules]
+    return [float(stats.binom.cdf(k - 1, m, coverage).mean()) for k in largest]
+
+
+@pytest.mark.parametrize(("n", "m"), [*product(CALIBRATION, TEST)])
+def test_valid_split_conformal_is_called_violated_in_at_most_one_case_of_twenty(n, m):
+    """By the exact law: a rate above 5.01% fails for sure; test intervals alone reach 42%."""
+    violated, below = rates(n, m)
+    assert violated <= 0.0501
+    # The interval over test samples alone is about this predictor, not about its guarantee.
+    assert m < 2 * n or below > 0.09
 
 
 def draw(rng, n, *, rounded=False):

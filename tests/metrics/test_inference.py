@@ -15,6 +15,7 @@ from trustsets.metrics.inference import (
     mean_absolute_deviation,
     rms_gap,
     share_below,
+    under_coverage,
 )
 
 
@@ -202,6 +203,16 @@ def test_bootstrap_resamples_points():
 
 
 @pytest.mark.statistical
+def test_exact_interval_holds_the_truth_at_least_as_often_as_it_says():
+    """By the sum over all outcomes: an interval that holds less often than 90% fails for sure."""
+    for n, p in product((10, 50, 400), (0.7, 0.9, 0.99)):
+        k = np.arange(n + 1)
+        lower, upper = binomial_interval(k, n, level=0.9)
+        held = stats.binom.pmf(k, n, p)[(lower <= p) & (p <= upper)].sum()
+        assert held >= 0.9
+
+
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("rates", "most"), [((0.9,) * 20, 1.0), ((0.7, 0.8, 0.95, 0.99) * 5, 0.985)]
 )
@@ -252,6 +263,17 @@ def test_intervals_of_means_over_bins_hold_their_expectation(name):
         )
     least = np.array([0.94, 0.92 if name == "at the share" else 0.94])
     assert (held / 1000 > least - 3 * np.sqrt(0.06 / 1000)).all()
+
+
+@pytest.mark.statistical
+def test_holm_keeps_false_alarms_at_its_level():
+    """A rate of 13% instead of 10% fails with probability 91%; uncorrected, nearly all alarm."""
+    rng = np.random.default_rng(7)
+    count = rng.integers(20, 400, size=40)
+    covered = rng.binomial(count, 0.9, size=(3000, 40))
+    p = under_coverage(covered, count, 0.1)
+    alarms = np.mean([(holm(row) <= 0.1).any() for row in p])
+    assert 0.02 < alarms < 0.1 + 4 * np.sqrt(0.09 / 3000)
 
 
 def test_bootstrap_over_seeds_shows_the_noise_within_them():

@@ -41,25 +41,6 @@ def test_single_precision_finds_nearly_the_same_balls(planted):
     np.testing.assert_allclose(single.count, double.count, rtol=1e-3)
 
 
-# Positions on a line and who is covered; radius 1, and two others wanted in every ball.
-LINE = np.array([[0.0], [1.0], [1.5], [3.0], [7.0]])
-HITS = np.array([True, False, True, True, False])
-# Around 1, the others 0 and 1.5 are inside at once. Around 0, the radius grows to 1.1 ** 5 = 1.61
-# and takes in 1 and 1.5; around 1.5, the same growth takes in 0 and 3 besides 1. Around 3 it grows
-# to 1.1 ** 8 = 2.14 (1.5 and 1), around 7 to 1.1 ** 18 = 5.56 (3 and 1.5).
-GROWN = {0: [1, 2], 1: [0, 2], 2: [0, 1, 3], 3: [1, 2], 4: [2, 3]}
-
-
-def test_growing_balls_by_hand():
-    """The authors' rule: grow by 1.1 until enough others are inside, leave the centre out."""
-    plan = Balls(radii=(1.0,), min_neighbours=2, n_centres=5, n_trials=3)
-    curve = plan.around(LINE).curve(HITS, alpha=0.1)
-    gaps = [100 * abs(HITS[own].mean() - 0.9) for own in GROWN.values()]
-    assert curve.gap[0] == pytest.approx(np.mean(gaps))
-    assert curve.count[0] == pytest.approx(np.mean([len(own) for own in GROWN.values()]))
-    assert curve.standard_error[0] == pytest.approx(0.0)  # every trial has all five
-
-
 def slow_growing_gap(features, hits, centre, radius, alpha, least):
     """One ball as the rule says it, step by step."""
     distances = np.delete(cdist(features[[centre]], features)[0], centre)

@@ -83,6 +83,19 @@ def plain(source):
     return run(source)[0]
 
 
+@pytest.fixture(scope="module")
+def trust():
+    """The trust score of the authors' code."""
+    return TrustScore(neighbour=2, squared=True).fit(*small_train())
+
+
+def standard_hits(calibration, test):
+    """Which sets of STANDARD with APS contain the label."""
+    with pytest.warns(UserWarning, match="approximately"):
+        predictor = AuthorsStandard(score=APS(), **WORDS).calibrate(calibration)
+    return predictor.predict_set(test).covers(test.labels)
+
+
 def direct(method, score, trust, default_trust):
     """The same method through the public predictors."""
     name, degree = method
@@ -102,13 +115,11 @@ def direct(method, score, trust, default_trust):
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("fixed", [False, True])
-def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
+def test_every_cell_is_what_the_predictors_give(fixed, source, plain, trust):
     """The shared scores, statistics and bins change nothing: all metrics are equal."""
     used = small_source(fixed=True) if fixed else source
     found = run(used)[0] if fixed else plain
-    train, labels = small_train()
-    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
-    default_trust = TrustScore().fit(train, labels)
+    default_trust = TrustScore().fit(*small_train())
     for place, seed in enumerate(found.seeds):
         calibration, test = used.split(seed)
         for cell, runs in found.evaluations.items():
@@ -196,11 +207,9 @@ def test_ball_centres_of_the_authors_are_new_for_every_radius_and_of_one_seed(so
     assert not np.array_equal(theirs.balls[cell][0].gap, ours.balls[cell][0].gap)
 
 
-def test_the_ablation_conditions_on_either_statistic(source):
+def test_the_ablation_conditions_on_either_statistic(source, trust):
     """Each row is the public predictor with that basis."""
     found, _ = run(source, scores=("APS",), seeds=(1,), ablation=True)
-    train, labels = small_train()
-    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
     calibration, test = (part.with_trust(trust) for part in source.split(1))
     for name, statistic in (("Conf only", Confidence()), ("Trust only", Trust())):
         basis = Polynomial(degree=2, of=(statistic,))
@@ -224,18 +233,14 @@ def test_rank_edges_of_figures_can_be_quantiles(source):
         assert edges[position] < low <= high <= edges[position + 1]
 
 
-def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
-    train, labels = small_train()
-    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
+def test_balls_and_correlation_are_what_the_metrics_give(source, plain, trust):
     radii = Balls().typical_radii(source.parts["pool"].features)
     for place, seed in enumerate(plain.seeds):
         calibration, test = source.split(seed)
         values = trust.score(test.features, test.predicted)
         wanted = correlate(values, label_ranks(test))
         assert vars(plain.correlations[place]) == pytest.approx(vars(wanted))
-        with pytest.warns(UserWarning, match="approximately"):
-            predictor = AuthorsStandard(score=APS(), **WORDS).calibrate(calibration)
-        covered = predictor.predict_set(test).covers(test.labels)
+        covered = standard_hits(calibration, test)
         curve = Balls(radii=radii).around(test.features).curve(covered, alpha=0.1)
         own = plain.balls[Cell("APS", STANDARD)][place]
         assert np.array_equal(own.gap, curve.gap)
@@ -319,12 +324,6 @@ def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, 
     assert (made["trust"], made["temperature"], made["sets"]) == (0, 2, ALL)
 
 
-def test_a_fixed_split_is_run_once():
-    found, _ = run(small_source(fixed=True), scores=("APS",))
-    assert found.seeds == (1,)
-    assert all(len(own) == 1 for own in found.evaluations.values())
-
-
 def test_without_training_points_what_needs_trust_is_left_out():
     found, tallies = run(Source("small", {"pool": small_outputs()}))
     assert {cell.method for cell in found.evaluations} == {
@@ -399,9 +398,7 @@ def test_code_bins_are_those_of_the_authors(source):
     found = run(source, seeds=(1,), scores=("APS",), bins="code")[0]
     result = found.evaluations[Cell("APS", STANDARD)][0]
     calibration, test = source.split(1)
-    with pytest.warns(UserWarning, match="approximately"):
-        predictor = AuthorsStandard(score=APS(), **WORDS).calibrate(calibration)
-    covered = predictor.predict_set(test).covers(test.labels)
+    covered = standard_hits(calibration, test)
     ranks, conf = label_ranks(test), test.confidence
     edges = np.quantile(ranks, [0.25, 0.5, 0.75])
     step = (conf.max() - conf.min()) / 10

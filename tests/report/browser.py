@@ -38,7 +38,6 @@ CODES = {
     "Home": 36,
     "ArrowLeft": 37,
     "ArrowUp": 38,
-} | {
     "ArrowRight": 39,
     "ArrowDown": 40,
 }
@@ -177,11 +176,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        """Save what the page looks like."""
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def pdf(self, path: Path) -> None:
         """Print to a file."""

@@ -28,10 +28,10 @@ REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 _NOTICE = (
     "trustsets: compiling numerical kernels for this machine, once per installation; "
-    "this takes about 15 seconds (`trustsets warmup` does it beforehand)."
+    "this takes about 20 seconds (`trustsets warmup` does it beforehand)."
 )
 _NO_CACHE = (
-    "trustsets: compiling numerical kernels, in every process anew (about 15 seconds), because no "
+    "trustsets: compiling numerical kernels, in every process anew (about 20 seconds), because no "
     "cache folder is writable; set NUMBA_CACHE_DIR to a folder that is."
 )
 

@@ -85,12 +85,12 @@ class Comparison(PlainData):
     keys: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     entries: tuple[tuple[Entry, ...], ...]
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...]
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per method and metric, with interval and noise floor."""
         rows = [
-            dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
+            dict(zip(self.parts, key, strict=True)) | {"metric": column} | vars(entry)
             for key, entries in zip(self.keys, self.entries, strict=True)
             for column, entry in zip(self.columns, entries, strict=True)
         ]
@@ -98,16 +98,8 @@ class Comparison(PlainData):
 
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
-        header = [*(name.capitalize() for name in self._names), *map(title, self.columns)]
-        return markdown_table(header, self._rows(floor), n_names=len(self._names))
-
-    @property
-    def _names(self) -> list[str]:
-        """Heads of the name columns."""
-        if self.parts:
-            return list(self.parts)
-        width = len(self.keys[0])
-        return [*_NAMES.get(width - 1, [f"part {i}" for i in range(1, width)]), "method"]
+        header = [*map(str.capitalize, self.parts), *map(title, self.columns)]
+        return markdown_table(header, self._rows(floor), n_names=len(self.parts))
 
     def _rows(self, floor: bool) -> list[list[str]]:
         rows = []
@@ -117,11 +109,11 @@ class Comparison(PlainData):
                 # Mean noise floor of the methods, whose bins are mostly the same.
                 values = [[entry.floor for entry in self.entries[row]] for row in block]
                 floors = zip(self.columns, np.mean(values, axis=0), strict=True)
-                names = [""] * (len(self._names) - 1) + [_PERFECT]
+                names = [""] * (len(self.parts) - 1) + [_PERFECT]
                 cells.append(names + [_number(*pair) for pair in floors])
             # Only the first row of a block names it.
             for later in cells[1:]:
-                later[: len(self._names) - 1] = [""] * (len(self._names) - 1)
+                later[: len(self.parts) - 1] = [""] * (len(self.parts) - 1)
             rows += cells
         return rows
 
@@ -190,8 +182,7 @@ def compare(
             "results must be a mapping of names to evaluations, such as "
             f'{{"standard": evaluate(sets, outputs)}}; got {type(results).__name__}.'
         )
-    parts: tuple[str, ...] = ()
-    shown = _MAIN
+    shown, parts = _MAIN, None
     if any(is_predictor(item) for items in results.values() for item in _listed(items)):
         results = _evaluated(results, outputs, alpha, equal_size, n_bootstrap)
         shown = _MEASURED
@@ -210,13 +201,15 @@ def compare(
         [_summarise(items, column, n_bootstrap) for column in chosen] for items in runs.values()
     ]
     keys = tuple(runs)
+    width = len(keys[0])
+    names = _NAMES.get(width - 1, [f"part {i}" for i in range(1, width)])
     return Comparison(
         alpha=everything[0].alpha,
         level=everything[0].level,
         keys=keys,
         columns=chosen,
         entries=_mark_best(keys, chosen, numbers),
-        parts=parts,
+        parts=parts or (*names, "method"),
     )
 
 

@@ -44,6 +44,7 @@ from trustsets.report import content
 from trustsets.report.content import (
     MOST_CLASSES,
     MOST_SAMPLES,
+    Evaluations,
     division_title,
     joined,
     list_samples,
@@ -54,8 +55,6 @@ from trustsets.report.content import (
     region_cards,
 )
 from trustsets.sets import PredictionSets
-
-Evaluations = Mapping[str, Evaluation]
 
 _SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
 # The name of a single evaluation that was given without one.

@@ -273,7 +273,7 @@ def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
 # --- bad input
 
 
-def test_weights_of_other_classes_or_another_split_are_refused(prepared, cli, tmp_path):
+def test_weights_of_other_classes_are_refused(prepared, cli, tmp_path):
     tree, body, _ = prepared("fitzpatrick17k")
     other = save_checkpoint(tree.dataset, make_body(tree.dataset, 5), tmp_path / "five")
     code, _, err = cli(*command("extract", tree, other, tmp_path / "out"))
@@ -281,14 +281,10 @@ def test_weights_of_other_classes_or_another_split_are_refused(prepared, cli, tm
     assert "do not fit ResNet" in err
     from safetensors.torch import save_file
 
-    for facts, message in [
-        ({"classes": ["a", "b", "c"]}, "were trained on other classes"),
-        ({"classes": tree.classes, "seed": 7}, "were trained with --seed 7"),
-    ]:
-        path = tmp_path / "facts.safetensors"
-        save_file(body.state_dict(), path, {"trustsets": json.dumps(facts)})
-        code, _, err = cli(*command("extract", tree, path, tmp_path / "out"))
-        assert (code, message in err) == (2, True), err
+    path, facts = tmp_path / "facts.safetensors", {"classes": ["a", "b", "c"]}
+    save_file(body.state_dict(), path, {"trustsets": json.dumps(facts)})
+    code, _, err = cli(*command("extract", tree, path, tmp_path / "out"))
+    assert (code, "were trained on other classes" in err) == (2, True), err
 
 
 def test_devices_that_are_not_there_are_refused(prepared, cli, tmp_path):
