@@ -225,7 +225,7 @@ def _texts(
 
 @final
 @storable
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Bins(_Listing):
     """Cells of a grid of statistics, by default of Conf and Trust (Corollary 1).
 
@@ -288,6 +288,12 @@ class Bins(_Listing):
         if set(spacings) - {"uniform", "quantile"}:
             raise InputError(f'spacing takes "uniform" or "quantile"; got {spacing!r}.')
         vars(self).update(of=of, counts=numbers, spacing=spacings, nested=bool(nested), edges=edges)
+
+    def __repr__(self) -> str:
+        # Code that makes it again, as the live page shows it.
+        grid = f"counts={self.counts}, spacing={self.spacing}, nested={self.nested}"
+        names = ", ".join(map(repr, self.of))
+        return f"Bins({names}, {grid if self.edges is None else f'edges={self.edges}'})"
 
     @property
     def learns(self) -> bool:
