@@ -1,4 +1,4 @@
-"""P-values of guarantees are exact, and valid ones are called violated in at most 5% of cases."""
+"""A valid guarantee is called violated in at most 5% of cases, and a broken one is noticed."""
 
 from bisect import bisect_left
 from itertools import product
@@ -64,6 +64,20 @@ def test_valid_split_conformal_is_called_violated_in_at_most_one_case_of_twenty(
     assert violated <= 0.0501
     # The interval over test samples alone is about this predictor, not about its guarantee.
     assert m < 2 * n or below > 0.09
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "shift", "least"),
+    [
+        (1000, 2000, 0.02, 0.45),
+        (5000, 10_000, 0.02, 0.98),
+        (1000, 2000, 0.05, 0.99),
+        (200, 500, 0.05, 0.5),
+        (200, 500, 0.1, 0.98),
+    ],
+)
+def test_broken_guarantees_are_noticed(n, m, shift, least):
+    assert rates(n, m, shift)[0] > least
 
 
 def draw(rng, n, *, rounded=False):

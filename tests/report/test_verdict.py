@@ -68,12 +68,15 @@ def draw(rng, n):
     )
 
 
-def judgements(make, n, m, reports):
-    """Verdicts of predictors calibrated on n samples and tested on m, at alpha = 0.1."""
+def judgements(make, n, m, reports, asked=0.1):
+    """Verdicts of predictors calibrated on n samples and tested on m, at alpha = 0.1.
+
+    Sets made for another alpha stand for a predictor whose true coverage is 1 - asked.
+    """
     for seed in range(reports):
         rng = np.random.default_rng([seed, n, m])
         predictor, test = make().calibrate(draw(rng, n)), draw(rng, m)
-        sets = predictor.predict_set(test, alpha=0.1)
+        sets = replace(predictor.predict_set(test, alpha=asked), alpha=0.1)
         chosen = ["class", "groups"]
         yield judge(evaluate(sets, test, metrics=chosen, n_bootstrap=1), predictor)
 
@@ -104,6 +107,31 @@ def test_valid_predictors_are_called_below_the_target_in_at_most_5_percent_of_re
     ]
     # At a rate of 5%, more than this happens in one of a thousand runs of the test.
     assert np.mean(blamed) <= 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / len(blamed))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n, m", SIZES[2:])
+def test_a_predictor_whose_true_coverage_is_80_percent_is_named(n, m):
+    below = [j.outcome == "below" for j in judgements(StandardConformal, n, m, 20, asked=0.2)]
+    assert np.mean(below) >= (0.9 if n >= 300 else 0.5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_group_whose_true_coverage_is_80_percent_is_named():
+    """One of ten groups, in calibration as in the rest of them; the others reach the target."""
+    named = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        predictor, test = StandardConformal().calibrate(draw(rng, 2000)), draw(rng, 5000)
+        sets = predictor.predict_set(test)
+        hits = sets.mask[np.arange(len(test)), test.codes].copy()
+        hits &= (test.groups["g"] != "3") | (rng.random(len(test)) < 0.8 / 0.9)
+        low = judge(
+            evaluate(sets_that_cover(hits, test), test, metrics=["groups"], n_bootstrap=1),
+            predictor,
+        ).low["group:g"]
+        named += low[3] and low.sum() == 1
+    assert named >= 18
 
 
 def test_the_p_value_is_that_of_both_draws():
