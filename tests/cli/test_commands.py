@@ -360,6 +360,23 @@ def test_an_interrupt_while_modules_are_imported_ends_quietly(after, folder):
     assert b"Traceback" not in said
 
 
+def test_an_interrupt_within_a_callback_is_not_lost(folder):
+    """Importing runs callbacks, in which Python prints an interrupt and goes on."""
+    code = (
+        "import weakref, trustsets.files\n"
+        "from trustsets.cli import main\n"
+        "def callback(reference): raise KeyboardInterrupt\n"
+        "def read(*arguments, **named):\n"
+        "    held = set(); reference = weakref.ref(held, callback); del held\n"
+        "    while True: pass\n"
+        "trustsets.files.OutputsFile.read = read\n"
+        "main()"
+    )
+    words = ["predict", "standard.trustsets", "new.npz", "-o", "s.csv"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, timeout=60)
+    assert done.returncode == 130 and b"Traceback" not in done.stderr, done.stderr
+
+
 def test_a_model_with_names_reads_outputs_without(run, folder):
     arrays = dict(np.load("test.npz"))
     del arrays["classes"]

@@ -1,6 +1,8 @@
 """The command line ``trustsets``, and what other packages need to add commands to it."""
 
+import _thread
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,25 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; Ctrl-C ends it quietly, while it still imports what it needs, too."""
+    hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         from trustsets.cli.app import run
 
         run(arguments)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    finally:
+        sys.unraisablehook = hook
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python prints and forgets a Ctrl-C that meets a callback: send it again, moments later."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        again = threading.Timer(0.01, _thread.interrupt_main)
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def __getattr__(name: str) -> Any:
