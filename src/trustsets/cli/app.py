@@ -808,9 +808,6 @@ def evaluate(options: ComparisonOptions) -> None:
         console.print_json({"trustsets": __version__, "evaluations": numbers})
         return
     _print_evaluations(evaluations)
-    for name, item in evaluations.items():
-        if item.advice:
-            console.say(f"{name}: {item.advice}")
 
 
 @app.command()

@@ -245,10 +245,7 @@ class Comparison:
             "for whom. Trust is the distance to the nearest training sample of another class, "
             "divided by that to the nearest one of the predicted class: where it is low, the "
             "training data disagree with the network.",
-            (
-                ("confidence", "trust", "n", "right", *self.methods),
-                [cell.words for cell in self.cells],
-            ),
+            (("confidence", "trust", "n", "right", *self.methods), cells),
             self.finding,
             "Three samples, with sets of the same mean size:",
             *self.examples,
