@@ -527,14 +527,13 @@ def candidate_rows(
     problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs
 ) -> CandidateRows:
     """Rows of new samples with every candidate label."""
-    cells = basis.class_cells(outputs.n_classes)
-    codes = np.unique(cells, return_index=True)[1]
+    codes = np.arange(outputs.n_classes)
 
-    def labelled(cell: int) -> Floats:
-        return basis.design_for(outputs, np.full(len(outputs), codes[cell]))
+    def labelled(code: int) -> Floats:
+        return basis.design_for(outputs, np.full(len(outputs), code))
 
     if not basis.is_additive:
-        return CandidateRows(labelled, cells, problem.scale)
+        return CandidateRows(labelled, codes, problem.scale)
     # Functions of the label alone: any sample shows them.
     labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
     varying = (labels != labels[0]).any(axis=0)
@@ -548,7 +547,7 @@ def candidate_rows(
             [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
         ),
     )
-    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
+    return CandidateRows(lambda code: parts.relabel(rows, code), codes, problem.scale, parts)
 
 
 def candidate_thresholds(
