@@ -18,7 +18,7 @@ from trustsets import (
     load,
 )
 from trustsets.basis import ClassClusters
-from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
+from trustsets.engine import fit_quantiles, solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
 from trustsets.status import Status
@@ -192,14 +192,6 @@ def test_classes_proven_infinite_at_once_are_infinite(penalty, monkeypatch):
     assert not infinite.all()
 
 
-def test_without_a_lower_bound_every_threshold_is_computed(monkeypatch):
-    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(some(0, 300))
-    test = some(1, 60)
-    expected = predictor.predict_set(test).mask
-    monkeypatch.setattr(QuantileModel, "fitted", lambda self, phi: np.full(len(phi), -np.inf))
-    np.testing.assert_array_equal(predictor.predict_set(test).mask, expected)
-
-
 def test_factors_of_a_product_learn_where_their_parts_would():
     calibration, tuning = some(0, 300), some(1, 300)
     tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
@@ -227,37 +219,6 @@ def test_a_penalty_of_groups_limits_thresholds_of_their_products():
 def test_only_indicators_without_a_penalty_are_said_to_cover_each_class(basis, covers):
     predictor = ConditionalConformal(basis=basis)
     assert predictor.is_class_conditional == covers
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("penalty", [0.0, 6.0])
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
-def test_coverage_holds_over_products_of_class_and_confidence(penalty):
-    """With products in the basis, coverage holds over class times a linear function of Conf.
-
-    A penalty c may lower the sum of coverage times a function by c times its coefficients.
-    """
-    line = Intercept() + Polynomial(1, (Confidence(),))
-    covered, weight, n, seeds = np.zeros((2, 3)), np.zeros((2, 3)), 160, 60
-    for seed in range(seeds):
-        basis = Classes(penalty=penalty) * line
-        predictor = ConditionalConformal(
-            score=APS(), basis=basis, allow_empty=True, class_bias=None
-        )
-        predictor.calibrate(some(seed, n, 3))
-        test = some(2000 + seed, 400, 3)
-        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
-        confidence = test.confidence
-        for place, function in enumerate((confidence, 1.0 - confidence)):
-            covered[place] += np.bincount(test.codes, function * hits, minlength=3)
-            weight[place] += np.bincount(test.codes, function, minlength=3)
-    reached = covered / weight
-    # 1 - Conf has the coefficients 1 and -1, Conf has 0 and 1; weight / 400 is per test sample.
-    coefficients = np.array([[1.0], [2.0]])
-    bound = penalty * coefficients / (n + 1) / (weight / (400 * seeds))
-    assert np.all(reached > 0.8 - bound - 0.025), reached
-    if penalty:
-        assert np.any(reached < 0.8), "the penalty has an effect, so the bound is tried"
 
 
 def rank_of_label(outputs, codes):
