@@ -15,10 +15,9 @@ from trustsets import (
     MondrianConformal,
     Polynomial,
     Softmax,
-    load,
 )
 from trustsets.basis import ClassClusters
-from trustsets.engine import fit_quantiles, solve_linear_program
+from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
 from trustsets.status import Status
@@ -34,12 +33,19 @@ def some(seed, n, n_classes=5, spread=1.0):
     return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=range(n_classes))
 
 
+def rank_of_label(outputs, codes):
+    """A function of one's own of sample and label: the logarithm of the label's rank."""
+    own = outputs.logits[np.arange(len(outputs)), codes]
+    return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
+
+
 BASES = [
     Classes() + Polynomial(1, (Confidence(),)),
     Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
     Classes() * Groups("site"),
     Classes(penalty=2.0) * Polynomial(1, (Confidence(),)) + Intercept(),
     ClassClusters(2) + Polynomial(1, (Confidence(),)),
+    Intercept() + Custom(rank_of_label, of_label=True),
 ]
 
 
@@ -219,31 +225,3 @@ def test_a_penalty_of_groups_limits_thresholds_of_their_products():
 def test_only_indicators_without_a_penalty_are_said_to_cover_each_class(basis, covers):
     predictor = ConditionalConformal(basis=basis)
     assert predictor.is_class_conditional == covers
-
-
-def rank_of_label(outputs, codes):
-    """One function of sample and label: the logarithm of the label's rank."""
-    own = outputs.logits[np.arange(len(outputs)), codes]
-    return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
-
-
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
-def test_own_functions_of_sample_and_label(tmp_path):
-    basis = Intercept() + Custom(rank_of_label, of_label=True)
-    calibration, test = some(0, 200), some(1, 30)
-    predictor = ConditionalConformal(score=APS(), basis=basis, class_bias=None).calibrate(
-        calibration
-    )
-    sets = predictor.predict_set(test, alpha=0.2)
-    codes, alone = calibration.codes, np.ones(200)
-    phi = np.column_stack([alone, rank_of_label(calibration, codes)])
-    model = fit_quantiles(phi, APS().of_labels(calibration), alpha=0.2)
-    scores = APS().matrix(test)
-    for code in range(5):
-        rows = np.column_stack([np.ones(30), rank_of_label(test, np.full(30, code))])
-        expected = scores[:, code] <= model.thresholds(rows).values
-        expected[np.flatnonzero(sets.sizes == 1)] = sets.mask[sets.sizes == 1, code]
-        np.testing.assert_array_equal(sets.mask[:, code], expected)
-    predictor.save(tmp_path / "p.trustsets")
-    again = load(tmp_path / "p.trustsets").predict_set(test, alpha=0.2)
-    np.testing.assert_array_equal(again.mask, sets.mask)
