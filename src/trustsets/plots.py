@@ -5,10 +5,12 @@ chooses light or dark colours and the size of text; nothing else in the package 
 Readers who see few differences between red and green can tell the colours apart.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from functools import wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Floats
 from trustsets.errors import InputError
-from trustsets.metrics import WHOLE_AXES, BinTable, Evaluation
+from trustsets.metrics import METRICS, WHOLE_AXES, BinTable, Evaluation, table_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +53,7 @@ R = TypeVar("R")
 Theme = Literal["light", "dark"]
 Medium = Literal["print", "page"]
 Runs = Evaluation | Sequence[Evaluation]
+Evaluations = Mapping[str, Evaluation]
 
 # ---- Style --------------------------------------------------------------------------------
 
@@ -410,6 +413,63 @@ def _table(evaluation: Evaluation, name: str) -> BinTable:
 
 def _as_list(runs: Runs) -> list[Evaluation]:
     return [runs] if isinstance(runs, Evaluation) else list(runs)
+
+
+# ---- Numbers and names, as people read them ---------------------------------------------------
+
+# Written for a number that is undefined.
+NONE = "–"
+
+
+def division_title(name: str) -> str:
+    """Name of a division of the samples for people, such as ``Conf × Trust``."""
+    text = table_title(name)
+    return text.replace(" x ", " × ") if name in METRICS else text
+
+
+def fixed(value: float, digits: int) -> str:
+    """A finite number with so many digits, halves rounded away from zero as in the page's script.
+
+    Examples
+    --------
+    >>> fixed(81.25, 1), f"{81.25:.1f}"
+    ('81.3', '81.2')
+    """
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, such as ``89.7%``."""
+    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A number with a fixed number of digits; a true minus sign."""
+    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """Both ends of an interval, such as ``5.31–6.40``; empty where undefined."""
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    # Next to a minus sign a dash would be read as another one.
+    dash = " to " if low < 0.0 else "–"
+    return f"{number(low, digits)}{dash}{number(high, digits)}"
+
+
+def range_of(low: float, high: float, digits: int = 1) -> str:
+    """An interval of shares in percent without the sign, such as ``89.1–90.3``."""
+    return interval(100.0 * low, 100.0 * high, digits)
+
+
+def p_value(value: float) -> str:
+    """A p-value with as many digits as anyone uses, such as ``0.043`` or ``<0.001``."""
+    return "<0.001" if value < 0.001 else fixed(value, 3)
+
+
+def joined(parts: Sequence[str], last: str = "and") -> str:
+    """A list in a sentence: ``a, b and c``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
 
 
 # ---- Figures ----------------------------------------------------------------------------------

@@ -182,15 +182,6 @@ def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw)
     assert len(result.to_frame()) == len(result)
 
 
-def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make_samples, draw):
-    outputs, trust = make_samples()
-    covered = draw(outputs.groups["site"] == "c")
-    (found,) = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",)).regions
-    missed = [i for i in found.members.tolist() if not covered[i]]
-    expected = sorted(missed, key=lambda i: -outputs.confidence[i])[: found.examples.size]
-    assert found.examples.tolist() == expected and found.examples.size == 8
-
-
 @pytest.mark.parametrize("fill", [True, False])
 def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
     outputs, trust = make_samples(100)

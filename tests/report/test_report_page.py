@@ -210,8 +210,7 @@ def test_rare_classes_are_summed_up_with_their_noise_floors(case):
     ]
     (text, note) = rows["Macro coverage"][0]
     assert text == f"{100 * table.macro.value:.1f}%" and "floor" not in note
-    assert rows["Covered less than 50%"][0][1].endswith(", floor 0.0%")
-    assert "Covered less than 50%" in dict(by_site.rows)
+    assert "Macro coverage" in dict(by_site.rows)
     assert "Macro coverage" not in dict(glance({"m": result}, ["conf_frequency"])[1].rows)
 
 
@@ -339,6 +338,9 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
             write_report(tmp_path / "bad.html", evaluations, **options)
     with pytest.raises(InputError, match="path must lie in a folder that exists"):
         write_report(tmp_path / "nowhere" / "bad.html", one)
+    for first in (one, results):
+        with pytest.raises(InputError, match=r"path must be the file to write; got (Eval|dict)"):
+            write_report(first, tmp_path / "bad.html")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -618,9 +618,6 @@ def evaluate(
         console.print_json(result)
         return
     _print_evaluations(evaluations)
-    for name, item in evaluations.items():
-        if item.advice:
-            console.say(f"{name}: {item.advice}")
     if output is not None:
         console.say(f"All numbers are in {output}.")
 

@@ -1,13 +1,8 @@
-"""Tables, charts and lists of samples as plain data, and numbers as people read them.
-
-The report's template, the explorer and the demo lay out what these functions return. Every text
-comes from a number of `evaluate`, rounded here and nowhere else.
-"""
+"""Tables, charts and lists of samples as plain data, which the report and the explorer lay out."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -15,9 +10,8 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Floats, texts_of
 from trustsets._blocks import for_each_block
-from trustsets.auditing import Region, Regions
+from trustsets.auditing import Regions
 from trustsets.metrics import (
-    METRICS,
     NUMBERS,
     BinTable,
     Comparison,
@@ -25,18 +19,28 @@ from trustsets.metrics import (
     Evaluation,
     number_of,
     split_name,
-    table_title,
     title,
 )
 from trustsets.outputs import ModelOutputs
-from trustsets.plots import DEEPEST, heatmap_data, shade, size_data
+from trustsets.plots import (
+    DEEPEST,
+    NONE,
+    Evaluations,
+    division_title,
+    fixed,
+    heatmap_data,
+    interval,
+    number,
+    p_value,
+    percent,
+    range_of,
+    shade,
+    size_data,
+)
 from trustsets.sets import PredictionSets
 
-Evaluations = Mapping[str, Evaluation]
 GlanceRow = tuple[str, list[tuple[str, str]]]
 
-# Written for a number that is undefined.
-NONE = "–"
 _AVERAGES = ("coverage", "size", "size_median", "empty", "full")
 # Rough number of steps of an axis, and the slack for the rounding of quotients.
 _STEPS = 5
@@ -47,60 +51,6 @@ MOST_CLASSES = 12
 MOST_SAMPLES = 20
 # Where the axis of coverage of a region starts, in percent; lower unless all intervals lie above.
 _STARTS = (80.0, 50.0, 0.0)
-
-# ---- Numbers and names ----------------------------------------------------------------------
-
-
-def division_title(name: str) -> str:
-    """Name of a division of the samples for people, such as ``Conf × Trust``."""
-    text = table_title(name)
-    return text.replace(" x ", " × ") if name in METRICS else text
-
-
-def fixed(value: float, digits: int) -> str:
-    """A finite number with so many digits, halves rounded away from zero as in the page's script.
-
-    Examples
-    --------
-    >>> fixed(81.25, 1), f"{81.25:.1f}"
-    ('81.3', '81.2')
-    """
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share in percent, such as ``89.7%``."""
-    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A number with a fixed number of digits; a true minus sign."""
-    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
-
-
-def interval(low: float, high: float, digits: int = 2) -> str:
-    """Both ends of an interval, such as ``5.31–6.40``; empty where undefined."""
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    # Next to a minus sign a dash would be read as another one.
-    dash = " to " if low < 0.0 else "–"
-    return f"{number(low, digits)}{dash}{number(high, digits)}"
-
-
-def range_of(low: float, high: float, digits: int = 1) -> str:
-    """An interval of shares in percent without the sign, such as ``89.1–90.3``."""
-    return interval(100.0 * low, 100.0 * high, digits)
-
-
-def p_value(value: float) -> str:
-    """A p-value with as many digits as anyone uses, such as ``0.043`` or ``<0.001``."""
-    return "<0.001" if value < 0.001 else fixed(value, 3)
-
-
-def joined(parts: Sequence[str], last: str = "and") -> str:
-    """A list in a sentence: ``a, b and c``."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
-
 
 # ---- Heatmaps -------------------------------------------------------------------------------
 
@@ -250,8 +200,6 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
     tables = [item.tables[name] for item in evaluations.values() if name in item.tables]
     if tables[0].has_names:
         rows.append(("Macro coverage", _cells(evaluations, f"{name}.macro")))
-        cells = _cells(evaluations, f"{name}.below_half", floor=True)
-        rows.append(("Covered less than 50%", cells))
     return Glance(division_title(name), rows)
 
 
@@ -586,9 +534,7 @@ def _json_number(value: float) -> float | str:
 # ---- Regions of an audit ----------------------------------------------------------------------
 
 
-def region_cards(
-    regions: Regions, outputs: ModelOutputs | None, sets: PredictionSets | None
-) -> tuple[str, list[dict[str, Any]]]:
+def region_cards(regions: Regions) -> tuple[str, list[dict[str, Any]]]:
     """Where the axis of coverage starts; texts and positions on it for each region of a method."""
     lowest = 100.0 * min((item.coverage.lower for item in regions.regions), default=1.0)
     start = next(tick for tick in _STARTS if tick <= lowest)
@@ -611,27 +557,6 @@ def region_cards(
                 "width": round(high - low, 3),
                 "value": max(position(coverage.value), 0.0),
                 "goal": position(coverage.floor),
-                "examples": _examples(region, outputs, sets),
             }
         )
     return f"{start:g}%", cards
-
-
-def _examples(
-    region: Region, outputs: ModelOutputs | None, sets: PredictionSets | None
-) -> list[list[str]]:
-    """Missed samples of a region: row, true class, predicted class, Conf, Trust, set."""
-    rows = region.examples
-    if outputs is None or sets is None or rows.size == 0:
-        return []
-    part, sets = outputs.take(rows), sets[rows]
-    names, codes = texts_of(part.classes), part.require_labels("the list of samples")
-    order, examples = _likeliest_first(sets, part), []
-    for i, size in enumerate(sets.sizes.tolist()):
-        listed = ", ".join(names[code] for code in order[i][:size]) or "empty set"
-        more = f" and {size - MOST_CLASSES:,} more" if size > MOST_CLASSES else ""
-        trust = "" if part.trust is None else f"{part.trust[i]:.3g}"
-        predicted, confidence = names[part.predicted_codes[i]], fixed(float(part.confidence[i]), 3)
-        row = str(int(part.rows[i]))
-        examples.append([row, names[codes[i]], predicted, confidence, trust, listed + more])
-    return examples
