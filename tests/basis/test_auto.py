@@ -16,7 +16,7 @@ from trustsets import (
     load,
 )
 from trustsets.basis import Sum, choose_basis
-from trustsets.basis.auto import (
+from trustsets.basis.learned import (
     COMPONENT_PENALTY,
     COMPONENTS,
     FEWEST_TO_LEARN,
