@@ -599,12 +599,12 @@ def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
         return np.stack(columns, axis=1)
     # The rows of two cells differ by the same vector for all samples.
     offsets = candidates.parts.offsets(model)
-    first = _seen_cell(offsets)
-    values = model.fitted(candidates.rows(first))
-    if not np.isfinite(offsets[first]):
+    seen = _seen_cell(offsets)
+    values = model.fitted(candidates.rows(seen))
+    if not np.isfinite(offsets[seen]):
         # There is no lower bound, and every threshold is computed.
         return np.full((len(values), len(offsets)), -np.inf)
-    return np.asarray(values[:, None] + (offsets - offsets[first]))
+    return np.asarray(values[:, None] + (offsets - offsets[seen]))
 
 
 def _rounding(bounds: Floats, scale: float) -> Floats:
@@ -614,8 +614,8 @@ def _rounding(bounds: Floats, scale: float) -> Floats:
 
 
 def _seen_cell(values: Floats) -> int:
-    """The first cell whose value is finite."""
-    return int(np.argmax(np.isfinite(values)))
+    """The last cell whose value is finite."""
+    return len(values) - 1 - int(np.argmax(np.isfinite(values[::-1])))
 
 
 def _upper_bounds(
@@ -623,8 +623,8 @@ def _upper_bounds(
 ) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
     weight = 1.0 - model.alpha
-    first = _seen_cell(low.min(axis=0))
-    rows, centres = candidates.rows(first), parts.relabel(parts.centres, first)
+    seen = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(seen), parts.relabel(parts.centres, seen)
     near = _nearest(rows, centres)
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)
