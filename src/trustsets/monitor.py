@@ -21,7 +21,7 @@ from scipy import special
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
 from trustsets._checks import check_open, encode_labels
-from trustsets._draws import Stream, row_uniforms
+from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets._storage import storable
@@ -31,7 +31,6 @@ from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
-from trustsets.predictors.calibration import resolve_seed
 from trustsets.statistics import Confidence, Trust
 
 __all__ = [
