@@ -399,7 +399,7 @@ HOSTILE = {
     "an empty number": (b"p_a,p_b,truth\n.5,,a\n", "'p_b' must hold numbers; row 0 is empty"),
     "decimal commas": (b"p_a;p_b;truth\n0,5;0,5;a\n", "Write numbers with a decimal point"),
     "other classes": (b"p_a,p_b,truth\n.5,.5,c\n", "labels must be among the 2 classes; row 0"),
-    "a label missing": (b"p_a,p_b,truth\n.5,.5,a\n.5,.5,\n", "labels must not hold missing .*; row 1 does"),
+    "a label missing": (b"p_a,p_b,truth\n.5,.5,a\n.5,.5,\n", "labels must not .*; row 1 does"),
     "wrong sums": (b"p_a,p_b,truth\n.5,.6,a\n", r"must sum to 1; row 0 sums to 1\.1"),
     "negative": (b"p_a,p_b,truth\n-1,2,a\n", "must not be negative"),
     "not finite": (b"p_a,p_b,truth\nnan,.5,a\n", "must be finite; row 0, column 0"),
