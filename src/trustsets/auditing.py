@@ -54,9 +54,8 @@ Bools = NDArray[np.bool_]
 Rule = tuple["Condition", ...]
 
 DEFAULT_KINDS = ("confidence", "trust", "groups", "predicted", "classes", "components")
-# Regions searched for in each half, and missed samples that are named for each.
+# Regions searched for in each half.
 _MAX_REGIONS = 5
-_EXAMPLES = 8
 # Regions that share more of their samples than this are one region to a reader.
 _OVERLAP = 0.5
 # Fewest searched samples of a region, and their smallest share.
@@ -197,9 +196,8 @@ class Region(PlainData):
     p_value, adjusted : float
         The larger of two exact p-values (below 1 - alpha; below the coverage elsewhere), and the
         same adjusted for all tested regions.
-    examples, members : int arrays
-        Positions of missed samples in the region, the most confident first; and of all its
-        samples, which are not kept in JSON.
+    members : int array, or None
+        Positions of its samples; not kept in JSON.
     """
 
     conditions: tuple[Condition, ...]
@@ -210,7 +208,6 @@ class Region(PlainData):
     elsewhere: float
     p_value: float
     adjusted: float
-    examples: Codes
     members: Codes | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
@@ -363,7 +360,7 @@ def find_regions(
         level=level,
         n=n,
         coverage=share_estimate(int(covered.sum()), n, level, target),
-        regions=tuple(_region(trial, outputs, covered, together, target) for trial in reported),
+        regions=tuple(_region(trial, covered, together, target) for trial in reported),
         n_tested=len(trials),
         columns=tuple(names),
     )
@@ -402,14 +399,10 @@ def _without_repeats(trials: list[_Trial]) -> list[_Trial]:
     return chosen
 
 
-def _region(
-    trial: _Trial, outputs: ModelOutputs, covered: Bools, level: float, target: float
-) -> Region:
+def _region(trial: _Trial, covered: Bools, level: float, target: float) -> Region:
     """A tested region with its numbers; `level` is that of its interval."""
     tested, hits = trial.members[trial.tested], covered[trial.tested]
     count, covered_count = int(tested.sum()), int(hits[tested].sum())
-    missed = np.flatnonzero(trial.members & ~covered)
-    surest = np.argsort(-outputs.confidence[missed], kind="stable")[:_EXAMPLES]
     return Region(
         conditions=trial.rule,
         share=float(trial.members.mean()),
@@ -419,7 +412,6 @@ def _region(
         elsewhere=(int(hits.sum()) - covered_count) / (hits.size - count),
         p_value=trial.p_value,
         adjusted=trial.adjusted,
-        examples=missed[surest],
         members=np.flatnonzero(trial.members),
     )
 

@@ -21,7 +21,7 @@ from scipy import special
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
 from trustsets._checks import check_open, encode_labels
-from trustsets._draws import Stream, row_uniforms
+from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets._storage import storable
@@ -31,7 +31,6 @@ from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
-from trustsets.predictors.calibration import resolve_seed
 from trustsets.statistics import Confidence, Trust
 
 __all__ = [
@@ -290,8 +289,6 @@ class Monitor:
         """Count a batch; leave the state as it was if the batch cannot be taken."""
         before = deepcopy(self._state)
         try:
-            for part in self._state.parts:
-                part.batch = (0, 0)
             yield
             taken = self._state.batches
             self._state.batches = (*taken, name or f"batch {len(taken) + 1}")
@@ -433,16 +430,13 @@ class PartRow:
     """Coverage and set size of the labelled samples of one part.
 
     `kind` is ``"all"``, ``"region"``, ``"class"`` or ``"group"``, and `part` says it in words.
-    Counts come with those of the last batch alone; intervals hold at all times at once, and `size`
-    is a mean.
+    Intervals hold at all times at once, and `size` is a mean.
     """
 
     kind: str
     part: str
     n: int
     covered: int
-    batch_n: int
-    batch_covered: int
     coverage: float
     lower: float
     upper: float
@@ -565,9 +559,7 @@ class Verdict(PlainData):
         where = "of all samples" if test.kind == "all" else f"where {test.part}"
         return (
             f"Labels {where} agree less with the model than before (alarm at labelled sample "
-            f"{test.alarm_at:,} of {test.n:,}). Coverage there is {_percent(row.coverage)}, and "
-            f"{_percent(row.batch_covered / row.batch_n) if row.batch_n else 'unknown'} in the "
-            "last batch."
+            f"{test.alarm_at:,} of {test.n:,}). Coverage there is {_percent(row.coverage)}."
         )
 
 
@@ -591,8 +583,6 @@ def _part_rows(state: "MonitorState") -> tuple[PartRow, ...]:
             part=part.name,
             n=part.count,
             covered=part.covered,
-            batch_n=part.batch[0],
-            batch_covered=part.batch[1],
             coverage=part.covered / part.count,
             lower=low,
             upper=high,
@@ -925,7 +915,6 @@ class Part:
     value: str = ""
     count: int = 0
     covered: int = 0
-    batch: tuple[int, int] = (0, 0)
     sizes: int = 0  # sum of the sizes of the sets
     earlier: EmpiricalDistribution = field(default_factory=EmpiricalDistribution)
     evidence: Evidence = field(default_factory=lambda: Evidence.start(_BETS["miss"]))
@@ -943,10 +932,9 @@ class Part:
         draws = setting.draws(f"{self.kind}:{self.name}", self.count, scores.size)
         bets = rank_bets(self.earlier.p_values(scores, draws), setting.alpha)
         self.evidence.update(bets, setting.needed(self.weight))
-        hits = int(np.count_nonzero(covered))
+        self.count += scores.size
+        self.covered += int(np.count_nonzero(covered))
         self.sizes += int(sizes.sum())
-        self.count, self.covered = self.count + scores.size, self.covered + hits
-        self.batch = (self.batch[0] + scores.size, self.batch[1] + hits)
 
 
 @final

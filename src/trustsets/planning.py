@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, final
 
 import numpy as np
@@ -35,15 +35,11 @@ TUNING_SHARE = 0.2
 MOST_SAMPLES = 10**7
 """Larger numbers of samples are refused."""
 
-# How far shares may exceed 1 together by rounding.
+# Rounding of shares and of quotients by them.
 _ROUNDING = 1e-6
 # So many blocks of sizes are looked at. If the last one fails, the last that fails is found by
 # bisection, and as many after it are looked at too: whole numbers make the value of a block wobble.
 _SCANNED_BLOCKS = 4096
-# The size of a group lies within so many standard deviations, up to a probability of 1e-18.
-_DEVIATIONS = 9.0
-# A guess of a number of samples is searched around by this factor.
-_NEAR = 0.8
 _SMALLEST_STEP = 1e-12
 
 
@@ -88,7 +84,7 @@ def plan(
     >>> sizes.needed, round(sizes.rows[0].probability, 3)
     (854, 0.867)
     >>> plan(classes={"common": 0.9, "rare": 0.1}).rows[2].in_all
-    8567
+    8540
     """
     alpha = check_alpha(alpha)
     check_open(within=within, probability=probability)
@@ -115,7 +111,7 @@ def plan(
             part=part,
             share=share,
             needed=enough,
-            in_all=law.needed_in_all(within, probability, share, enough),
+            in_all=_in_all(enough, share),
             present=present,
             probability=reached,
             lower=ends[0],
@@ -128,6 +124,16 @@ def plan(
     law = CoverageLaw(alpha)
     rows = [row(name, share, law) for name, share in {"all samples": 1.0, **shares}.items()]
     return Plan(alpha, within, probability, tuple(rows))
+
+
+def _in_all(needed: int, share: float) -> int:
+    """Samples in all of which a part has so many in expectation."""
+    if needed > MOST_SAMPLES * share:
+        raise InputError(
+            f"a share of {share:g} needs more than {MOST_SAMPLES:.0e} samples in all; leave out "
+            "groups and classes as rare as that."
+        )
+    return math.ceil(needed / share - _ROUNDING)
 
 
 def _shares_of_parts(
@@ -172,7 +178,8 @@ class PlanRow:
     part, share : str, float
         ``"all samples"``, or a group or class by name, and its share of the samples.
     needed, in_all : int
-        Calibration samples that are needed of this part, and in all so that it has enough.
+        Calibration samples that are needed of this part, and in all so that it has as many in
+        expectation.
     present : int, optional
         Calibration samples there are, or are expected, of this part.
     probability, lower, upper : float
@@ -268,7 +275,7 @@ class Plan(PlainData):
         text = (
             "Where each group or class has its own guarantee, each of them needs "
             f"{hardest.needed:,} samples of its own. The rarest, {hardest.part} "
-            f"({_percent(hardest.share)} of all samples), has them if there are "
+            f"({_percent(hardest.share)} of all samples), has them on average if there are "
             f"{hardest.in_all:,} in all."
         )
         if counts:
@@ -384,26 +391,6 @@ class CoverageLaw:
             lambda n: bool(self.probability(np.array([n]), within)[0] < probability), first, last
         )
 
-    def needed_in_all(self, within: float, probability: float, share: float, needed: int) -> int:
-        """Calibration samples in all, of which a group has a share; its size is binomial.
-
-        The probability at a size is replaced by the lowest at this or any larger size, so that the
-        result holds for every larger number too.
-        """
-        if share == 1.0:
-            return needed
-        sizes, lowest = _lowest_from(self, within, needed)
-
-        def fails(total: int) -> bool:
-            around = _DEVIATIONS * np.sqrt(total * share * (1.0 - share)) + 1.0
-            ends = np.searchsorted(sizes, [total * share - around, total * share + around])
-            near = slice(max(int(ends[0]) - 1, 0), int(ends[1]) + 1)
-            # Probability that the size is in each of the steps of `lowest`.
-            below = np.append(1.0 - _binomial_tail(sizes[near], total, share), 1.0)
-            return bool(np.diff(below) @ lowest[near] < probability - _SMALLEST_STEP)
-
-        return _first_enough(fails, needed, share)
-
     def _lowest(self, blocks: Codes, within: float) -> Floats:
         """Lowest probability at any of the sizes of each block."""
         ends = np.stack([self._first(blocks) - 1, self._first(blocks + 1) - 2])
@@ -429,16 +416,6 @@ def _exact(numbers: Codes, function: Callable[[int], int]) -> Codes:
     """A function of whole numbers, in Python's integers, which never overflow."""
     values = [function(number) for number in numbers.ravel().tolist()]
     return np.array(values, dtype=np.int64).reshape(numbers.shape)
-
-
-@lru_cache(maxsize=8)
-def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, Floats]:
-    """Sizes around `needed`, and for each the lowest probability at this or any larger size."""
-    spread = int(_DEVIATIONS * np.sqrt(needed) + 2.0 / law.alpha)
-    start, stop = max(0, needed - 2 * spread), needed + 4 * spread
-    sizes = np.arange(start, stop)
-    values = law.probability(sizes, within)
-    return sizes, np.minimum.accumulate(values[::-1])[::-1]
 
 
 def size_of_test(law: CoverageLaw, n: int, gap: float, power: float) -> tuple[int, int] | None:
@@ -486,27 +463,6 @@ def size_of_test(law: CoverageLaw, n: int, gap: float, power: float) -> tuple[in
             return None
     misses = 1 + _last_where(lacks_power, high // 2, high) if high > 1 else 1
     return first_size(misses), misses
-
-
-def _binomial_tail(least: Any, total: int, share: float) -> Any:
-    """Probability that so many of all samples, or more, are of a group."""
-    return np.where(
-        least <= total, special.betainc(least, np.maximum(total - least + 1.0, 1.0), share), 0.0
-    )
-
-
-def _first_enough(fails: Callable[[int], bool], wanted: int, share: float) -> int:
-    """First number that does not fail, where none after it does; it is near wanted / share."""
-    if wanted / share > MOST_SAMPLES:
-        raise InputError(
-            f"a share of {share:g} needs more than {MOST_SAMPLES:.0e} samples in all; leave out "
-            "groups and classes as rare as that."
-        )
-    guess = int(wanted / share)
-    low, high = int(_NEAR * guess), guess + 1
-    while fails(high):
-        low, high = high, 1 + int(high / _NEAR)
-    return 1 + _last_where(fails, low if fails(low) else 0, high)
 
 
 def _last_where(fails: Callable[[int], bool], low: int, high: int) -> int:

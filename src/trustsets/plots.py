@@ -5,10 +5,12 @@ chooses light or dark colours and the size of text; nothing else in the package 
 Readers who see few differences between red and green can tell the colours apart.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from functools import wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Floats
 from trustsets.errors import InputError
-from trustsets.metrics import WHOLE_AXES, BinTable, Evaluation
+from trustsets.metrics import METRICS, WHOLE_AXES, BinTable, Evaluation, table_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +31,6 @@ __all__ = [
     "DPI",
     "HALF_WIDTH",
     "HeatmapData",
-    "Shade",
     "add_coverage_bar",
     "coverage_by_group",
     "coverage_heatmap",
@@ -51,6 +52,7 @@ R = TypeVar("R")
 Theme = Literal["light", "dark"]
 Medium = Literal["print", "page"]
 Runs = Evaluation | Sequence[Evaluation]
+Evaluations = Mapping[str, Evaluation]
 
 # ---- Style --------------------------------------------------------------------------------
 
@@ -108,14 +110,7 @@ _in_use: ContextVar[tuple[Theme, Medium]] = ContextVar("style", default=("light"
 
 @contextmanager
 def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
-    """Draw for light or dark pages, and for print or with the larger text of a web page.
-
-    Examples
-    --------
-    >>> from trustsets import plots
-    >>> with plots.style("dark", "page"):
-    ...     pass  # plots.coverage_heatmap(evaluation)
-    """
+    """Draw for light or dark pages, and for print or with the larger text of a web page."""
     import matplotlib as mpl
 
     token = _in_use.set((theme, medium))
@@ -228,31 +223,19 @@ def _channels(colour: str) -> list[int]:
     return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-@dataclass(frozen=True)
-class Shade:
-    """Background and text colour of a cell, on light and dark pages."""
+def shade(coverage: float, target: float) -> str:
+    """Colours of a cell and its text on light and dark pages, as the value of a style attribute.
 
-    light: str
-    light_ink: str
-    dark: str
-    dark_ink: str
-
-    @property
-    def css(self) -> str:
-        """As the value of a style attribute."""
-        return ";".join(f"--{name.replace('_', '-')}:{code}" for name, code in vars(self).items())
-
-
-def shade(coverage: float, target: float) -> Shade:
-    """Colour of a coverage: that of the page at the target, deeper the further it is away."""
+    That of the page at the target, deeper the further a coverage is away.
+    """
     below = coverage < target
     end = deepest_coverage(target) if below else 1.0
     depth = min((coverage - target) / (end - target), 1.0)
-    light, dark = (
-        mixed(colours[1], colours[0 if below else 2], depth)
-        for colours in COVERAGE_COLOURS.values()
-    )
-    return Shade(light, text_on(light), dark, text_on(dark))
+    names = []
+    for theme, colours in COVERAGE_COLOURS.items():
+        colour = mixed(colours[1], colours[0 if below else 2], depth)
+        names += [f"--{theme}:{colour}", f"--{theme}-ink:{text_on(colour)}"]
+    return ";".join(names)
 
 
 def deepest_coverage(target: float) -> float:
@@ -272,9 +255,8 @@ _MOST_DIGITS = 6
 class HeatmapData:
     """Coverage on a grid: rows are the second axis from low to high, columns the first.
 
-    Over several seeds coverage is the mean over those in which the bin holds samples; it is NaN
-    in empty bins. `few` says which bins hold few samples in every seed (`BinTable.few`), empty ones
-    included. `ends` are the edges between columns; empty where columns do not share them.
+    It is the mean over seeds, NaN in empty bins. `few` says which bins hold few samples in every
+    seed. `ends` are the edges between columns; empty where columns do not share them.
     """
 
     coverage: Floats
@@ -410,6 +392,63 @@ def _table(evaluation: Evaluation, name: str) -> BinTable:
 
 def _as_list(runs: Runs) -> list[Evaluation]:
     return [runs] if isinstance(runs, Evaluation) else list(runs)
+
+
+# ---- Numbers and names, as people read them ---------------------------------------------------
+
+# Written for a number that is undefined.
+NONE = "–"
+
+
+def division_title(name: str) -> str:
+    """Name of a division of the samples for people, such as ``Conf × Trust``."""
+    text = table_title(name)
+    return text.replace(" x ", " × ") if name in METRICS else text
+
+
+def fixed(value: float, digits: int) -> str:
+    """A finite number with so many digits, halves rounded away from zero as in the page's script.
+
+    Examples
+    --------
+    >>> fixed(81.25, 1), f"{81.25:.1f}"
+    ('81.3', '81.2')
+    """
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, such as ``89.7%``."""
+    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A number with a fixed number of digits; a true minus sign."""
+    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """Both ends of an interval, such as ``5.31–6.40``; empty where undefined."""
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    # Next to a minus sign a dash would be read as another one.
+    dash = " to " if low < 0.0 else "–"
+    return f"{number(low, digits)}{dash}{number(high, digits)}"
+
+
+def range_of(low: float, high: float, digits: int = 1) -> str:
+    """An interval of shares in percent without the sign, such as ``89.1–90.3``."""
+    return interval(100.0 * low, 100.0 * high, digits)
+
+
+def p_value(value: float) -> str:
+    """A p-value with as many digits as anyone uses, such as ``0.043`` or ``<0.001``."""
+    return "<0.001" if value < 0.001 else fixed(value, 3)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """A list in a sentence: ``a, b and c``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 # ---- Figures ----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 
 
 _MOST_LISTED = 20
+_MOST_MISSES = 8
 _NEIGHBOURS = 3
 _LONGEST_TEXT = 5000
 _LARGEST_IMAGE = 512
@@ -245,8 +246,14 @@ def regions(session: Session, state: State, index: int, check: Check) -> dict[st
                 "coverage": percent(region.coverage.value),
                 "interval": range_of(region.coverage.lower, region.coverage.upper),
                 "share": percent(region.share),
-                "rows": region.examples.tolist(),
+                "rows": _surest_misses(region.members, outcome.covered, split.test.confidence),
             }
             for region in search.regions
         ],
     }
+
+
+def _surest_misses(members: Any, covered: NDArray[np.bool_], confidence: Floats) -> Any:
+    """Samples of a region whose set misses the label, the most confident first."""
+    missed = members[~covered[members]]
+    return missed[np.argsort(-confidence[missed], kind="stable")][:_MOST_MISSES].tolist()

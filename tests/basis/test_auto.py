@@ -3,7 +3,6 @@ import pytest
 
 from trustsets import (
     Bins,
-    ClassBias,
     ConditionalConformal,
     Confidence,
     Groups,
@@ -17,7 +16,7 @@ from trustsets import (
     load,
 )
 from trustsets.basis import Sum, choose_basis
-from trustsets.basis.auto import (
+from trustsets.basis.learned import (
     COMPONENT_PENALTY,
     COMPONENTS,
     FEWEST_TO_LEARN,
@@ -174,18 +173,6 @@ def test_default_says_what_it_chose_and_survives_storage(make_outputs, trust, tm
     assert f"on {predictor.n_tuning_} tuning samples" in predictor.summary()
     predictor.save(tmp_path / "model")
     assert load(tmp_path / "model").choice_.sentence == predictor.choice_.sentence
-
-
-def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):
-    """A bias given by hand equals calibrating on shifted logits, Conf apart."""
-    calibration, test = make_outputs(400), make_outputs(80, seed=3)
-    bias = ClassBias().fit(calibration)
-    bias.bias_ = np.array([2.0, 0.0, 0.0, 0.0, -2.0])
-    basis = Groups()
-    ours = ConditionalConformal(basis=basis, class_bias=bias).calibrate(calibration)
-    shifted = [each.with_logits(each.logits + bias.bias_) for each in (calibration, test)]
-    theirs = ConditionalConformal(basis=basis).calibrate(shifted[0])
-    np.testing.assert_array_equal(ours.predict_set(test).mask, theirs.predict_set(shifted[1]).mask)
 
 
 @pytest.mark.parametrize(("gain", "chosen"), [(1.9, 0), (2.1, 1)])

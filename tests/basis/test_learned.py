@@ -20,7 +20,7 @@ from trustsets import (
     audit,
     load,
 )
-from trustsets.basis.functions import Trees
+from trustsets.basis.learned import Trees
 from trustsets.errors import InputError, StorageError
 
 SMALL = Learned(n_components=3, n_trees=10, n_leaves=6)

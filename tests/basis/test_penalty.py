@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial
-from trustsets.errors import InputError
+from trustsets import Classes, ConditionalConformal, Confidence, Groups, Intercept, Polynomial
+from trustsets.basis.base import FittedProduct
 from trustsets.predictors.quantiles import CalibrationProblem
 
 ALPHA = 0.1
@@ -63,10 +63,20 @@ def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     np.testing.assert_array_equal(rows, expected)
 
 
-@pytest.mark.parametrize("penalty", [-1.0, np.inf, np.nan])
-def test_bad_penalties_are_named(penalty):
-    with pytest.raises(InputError, match="penalty must be finite"):
-        Polynomial(penalty=penalty)
+def test_a_product_pays_for_each_factor_once_for_each_function_of_the_other(make_outputs):
+    """For coefficients ``a b'``: the penalty of a times the size of b, and the other way round."""
+    observed, rng = make_outputs(50), np.random.default_rng(0)
+    left = Polynomial(2, (Confidence(),), penalty=3.0).fit(observed)
+    right = Classes(penalty=0.5).fit(observed)
+    both = FittedProduct((left, right))
+    a, b = rng.normal(size=3), rng.normal(size=right.design(observed).shape[1])
+    np.testing.assert_allclose(
+        both.design(observed) @ np.kron(a, b),
+        left.design(observed) @ a * (right.design(observed) @ b),
+    )
+    costs = [np.abs(part.penalty_rows(observed) @ x).sum() for part, x in ((left, a), (right, b))]
+    total = costs[0] * np.abs(b).sum() + costs[1] * np.abs(a).sum()
+    assert np.abs(both.penalty_rows(observed) @ np.kron(a, b)).sum() == pytest.approx(total)
 
 
 def weighted_gaps(price, functions, n=80, repeats=300, m=50):

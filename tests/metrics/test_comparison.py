@@ -38,7 +38,7 @@ def test_means_and_standard_errors_over_seeds(runs):
     assert table.columns == (
         "coverage",
         "size",
-        *(f"class.{part}" for part in ("gap", "shortfall", "macro", "below_half")),
+        *(f"class.{part}" for part in ("gap", "shortfall", "macro")),
         *(f"{name}.{part}" for name in by_group for part in ("gap", "shortfall", "worst")),
     )
     for row, own in zip(table.entries, (good, bad), strict=True):

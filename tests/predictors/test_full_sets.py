@@ -54,25 +54,6 @@ def test_an_unseen_group_is_infinite_although_all_others_are_finite(
     assert not said & set(sets.status[~strange].ravel().tolist())
 
 
-@pytest.mark.parametrize(
-    "strange", [("site",), ("sex",), ("age",), ("site", "age"), ("site", "sex", "age")], ids=str
-)
-def test_a_value_unseen_in_any_group_column_is_finite_under_the_penalty(strange, make_outputs):
-    rng = np.random.default_rng(0)
-    columns = {"site": list("abc"), "sex": list("fm"), "age": [1, 2, 3, 4]}
-    seen = {name: rng.choice(values, size=300) for name, values in columns.items()}
-    basis = Intercept() + Groups(penalty=5.0)
-    calibration = make_outputs(300, groups=seen)
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
-    groups = {name: ["new" if name in strange else own[0]] * 6 for name, own in seen.items()}
-    new = make_outputs(6, seed=1, groups=groups)
-    sets = predictor.predict_set(new, alpha=[0.1, 0.3])
-    assert np.isfinite(sets.thresholds).all()
-    assert not any(Status(value).is_infinite for value in sets.status.ravel())
-    free = ConditionalConformal(basis=Intercept() + Groups()).calibrate(calibration)
-    assert np.isinf(free.predict_set(new).thresholds).all()
-
-
 def two_kinds(n, seed):
     """Class 0 is always surely right; half of class 1 is mistaken for class 0."""
     rng = np.random.default_rng(seed)

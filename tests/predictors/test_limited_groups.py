@@ -71,10 +71,9 @@ def test_the_lower_fit_decides_where_the_two_cross(parts):
 
 def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
     calibration, test = parts
-    stranger = ModelOutputs(
-        logits=test.logits, labels=test.labels, groups={**test.groups, "site": ["new"] * len(test)}
-    )
-    for new in (test, stranger):
+    stranger = ["new"] * len(test)
+    for columns in ((), ("site",), ("sex",), ("site", "sex")):
+        new = test.replace(groups=test.groups | dict.fromkeys(columns, stranger))
         own = thresholds(SMOOTH + Groups(), calibration, new)
         limited = thresholds(SMOOTH + Groups(penalty=10.0), calibration, new)
         without = np.isinf(own.thresholds)

@@ -12,7 +12,6 @@ from trustsets import (
     ConditionalConformal,
     Groups,
     ModelOutputs,
-    MondrianConformal,
     Softmax,
     StandardConformal,
     evaluate,
@@ -75,19 +74,6 @@ def test_functions_of_the_label_are_those_of_the_linear_program():
         for i, alpha in enumerate(by_confidence(test)):
             truth = solve_linear_program(phi, scores, alphas, rows[i], 1.0 - alpha)
             assert sets.thresholds[i, code] == pytest.approx(truth, abs=1e-8)
-
-
-def test_groups_have_the_quantile_of_their_alpha():
-    """With an alpha for each group, every group has its own split conformal threshold."""
-    alphas = np.array([0.1, 0.25, 0.4])
-    calibration, test = some(0, 400), some(1, 50)
-    predictor = ConditionalConformal(score=Softmax(), basis=Groups("site"), class_bias=None)
-    predictor.calibrate(calibration, alphas=alphas[calibration.groups["site"]])
-    own = predictor.predict_set(test, sample_alphas=alphas[test.groups["site"]])
-    mondrian = MondrianConformal(by=Groups("site"), score=Softmax()).calibrate(calibration)
-    each = mondrian.predict_set(test, sample_alphas=alphas[test.groups["site"]])
-    np.testing.assert_array_equal(own.mask, each.mask)
-    np.testing.assert_allclose(own.thresholds, each.thresholds, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", PREDICTORS)

@@ -1,17 +1,20 @@
 """Function classes: what coverage is conditioned on."""
 
-from trustsets.basis.auto import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.basis.base import (
     Basis,
+    Custom,
     FittedBasis,
     FittedPartition,
     FittedSum,
+    Intercept,
     Partition,
+    Polynomial,
+    PrincipalComponents,
     Product,
     Sum,
 )
-from trustsets.basis.functions import Custom, Intercept, Learned, Polynomial, PrincipalComponents
 from trustsets.basis.labels import ClassClusters, Classes
+from trustsets.basis.learned import FEWEST_TO_LEARN, BasisChoice, Learned, choose_basis
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [

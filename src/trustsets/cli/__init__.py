@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trustsets.cli import console
-    from trustsets.cli.app import argument, expanded, option
+    from trustsets.cli.app import argument, console, expanded, option
 
 __all__ = ["argument", "console", "expanded", "main", "option"]
 
@@ -40,7 +39,7 @@ def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("argument", "expanded", "option"):
+    if name in __all__:
         from trustsets.cli import app
 
         return getattr(app, name)

@@ -64,9 +64,11 @@ class Whitening:
         A row with more than twice the distance `seen` is not in the span of the calibration rows.
         """
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
+        phi = phi.view()
+        phi.flags.writeable = False  # see `compiled.read_only`
         _whiten_rows(
-            read_only(phi), self.scale, self.independent, self.dependent, self.transform,
-            self.relation, rows, gaps,
+            phi, self.scale, self.independent, self.dependent, self.transform, self.relation, rows,
+            gaps,
         )  # fmt: skip
         return rows, gaps
 

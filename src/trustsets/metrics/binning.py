@@ -29,7 +29,6 @@ from trustsets.metrics.inference import (
     holm,
     macro_coverage,
     rms_gap,
-    share_below,
     share_estimate,
     under_coverage,
 )
@@ -104,8 +103,8 @@ class BinTable(Binned):
     worst : Estimate
         Lowest coverage of any bin, with an interval corrected for the choice among B bins
         (Bonferroni).
-    macro, below_half : Estimate
-        Mean of the coverages of the bins, and the share of bins with a coverage below a half.
+    macro : Estimate
+        Mean of the coverages of the bins.
     flavour : str, optional
         Package that the outputs came in as a frame; not kept in JSON.
     """
@@ -125,7 +124,6 @@ class BinTable(Binned):
     rms: Estimate
     worst: Estimate
     macro: Estimate
-    below_half: Estimate
     flavour: Flavour | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
@@ -142,7 +140,7 @@ class BinTable(Binned):
     def metrics(self) -> dict[str, Estimate]:
         """The numbers by the ends of their names in ``Evaluation.metrics``."""
         names = ["gap", "shortfall", "excess", "rms", "worst"]
-        names += ["macro", "below_half"] if self.has_names else []
+        names += ["macro"] if self.has_names else []
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -205,7 +203,6 @@ def tabulate(
         rms=rms_gap(count, hits, alpha, level),
         worst=share_estimate(hits[lowest], count[lowest], corrected, expected_worst(count, alpha)),
         macro=macro_coverage(count, hits, alpha, level),
-        below_half=share_below(count, hits, 0.5, alpha, level),
     )
 
 

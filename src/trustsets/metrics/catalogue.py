@@ -98,7 +98,6 @@ NUMBERS = {
     ".rms": Number("RMS gap without noise", "points", "low", short="RMS gap"),
     ".worst": Number("worst coverage", "share", "high"),
     ".macro": Number("macro coverage", "share"),
-    ".below_half": Number("share below 0.5", "share", "low"),
     ".total": Number("in all", "points", "low"),
     ".under": Number("shortfall", "points", "low"),
     ".over": Number("excess", "points", "low"),

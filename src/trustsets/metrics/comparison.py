@@ -35,7 +35,7 @@ _MAIN = {
     "": _MARGINAL,
     "conf_trust": _GAP_PARTS[:2],
     "conf_rank": _GAP_PARTS[:2],
-    "class": (*_GAP_PARTS[:2], "macro", "below_half"),
+    "class": (*_GAP_PARTS[:2], "macro"),
     "group": (*_GAP_PARTS[:2], "worst"),
 }
 # What a table of predictors shows by default: how many points of coverage are missing, by bins and

@@ -31,13 +31,6 @@ from trustsets.sets import PredictionSets
 if TYPE_CHECKING:
     from trustsets.predictors import Predictor
 
-
-# Coverage of a class that is lower than the target by this much is worth another method.
-_FAR_BELOW = 0.1
-_REMEDY = (
-    'ConditionalConformal(per_class=True), or MondrianConformal(by="class"), on the command line '
-    "--method class, guarantees each class."
-)
 _REMEDIES = {
     "trust": "trust; pass trust= to ModelOutputs, or evaluate a predictor with a trust score",
     "groups": "group columns; pass groups= to ModelOutputs",
@@ -179,42 +172,20 @@ class Evaluation(PlainData):
         numbers |= {} if self.correlation is None else self.correlation.metrics
         return numbers | self.more
 
-    @property
-    def advice(self) -> str:
-        """What to do where coverage of classes is far below 1 - alpha; empty if none is.
-
-        Far below means by 10 percentage points or more, and significantly (after Holm's
-        correction, at one minus the level of the intervals).
-        """
-        table = self.tables.get("class")
-        if table is None:
-            return ""
-        target = 1.0 - self.alpha
-        far = table.under_covered(1.0 - self.level) & (table.coverage <= target - _FAR_BELOW)
-        if not far.any():
-            return ""
-        low = int(np.argmin(np.where(far, table.coverage, np.inf)))
-        return (
-            f"Coverage is far below {target:.4g} for {np.count_nonzero(far):,} of "
-            f"{table.count.size:,} classes (lowest: {table.labels[low]}, "
-            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples); {_REMEDY}"
-        )
-
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per metric; a frame of the package that the outputs came in, or of `flavour`."""
         rows = [{"metric": name, **vars(item)} for name, item in self.metrics.items()]
         return frame_of_rows(rows, flavour or self.flavour, index="metric")
 
     def to_markdown(self) -> str:
-        """Pipe table of the metrics, and the advice if there is any."""
+        """Pipe table of the metrics."""
         header = ["Metric", "Value", f"{100.0 * self.level:g}% interval", "Noise floor"]
         rows = []
         for name, item in self.metrics.items():
             numbers = (item.value, item.lower, item.upper, item.floor)
             value, low, high, floor = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
             rows.append([title(name), value, f"{low} to {high}" if low else "", floor])
-        table = markdown_table(header, rows)
-        return f"{table}\n\n{self.advice}" if self.advice else table
+        return markdown_table(header, rows)
 
 
 def evaluate(

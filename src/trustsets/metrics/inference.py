@@ -20,8 +20,6 @@ from trustsets._quantiles import conformal_rank
 Ints = NDArray[np.int64]
 
 PERCENT = 100.0
-# Rounding in a share times a count.
-_ROUNDING = 1e-9
 # Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _TAIL = 1e-17
@@ -172,26 +170,6 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
     """
     variance = _smoothed(count, covered) * (1.0 - _smoothed(count, covered)) / count
     return _mean_over_bins(covered / count, variance, level, 1.0 - alpha)
-
-
-def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: float) -> Estimate:
-    """Share of bins whose coverage is less than `least`, such as a half.
-
-    The interval is for the *expected share at these bin sizes*, not for the share of bins whose
-    true coverage is below. It is the smaller of two: the exact binomial interval of B draws, which
-    vary more than a sum of independent indicators of the same mean (Hoeffding 1956); and a normal
-    one with the variance of the indicators if each bin had other samples.
-    """
-    needed = np.ceil(least * count - _ROUNDING)
-    below, p = covered < needed, _smoothed(count, covered)
-    # The noise of the new samples and that of the known ones, which is as large.
-    spread = np.sqrt(2.0 * count * p * (1.0 - p))
-    chance = special.ndtr((needed - 0.5 - count * p) / spread)
-    floor = float(np.mean(under_coverage(needed - 1, count, alpha)))
-    normal = _mean_over_bins(below, chance * (1.0 - chance), level, floor)
-    exact = share_estimate(int(below.sum()), below.size, level)
-    ends = max(normal.lower, exact.lower), min(normal.upper, exact.upper)
-    return Estimate(normal.value, *ends, floor)
 
 
 def _smoothed(count: Any, covered: Any) -> Floats:

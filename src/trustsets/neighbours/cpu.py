@@ -148,9 +148,8 @@ class ExactSearch:
             # Queries of one class are read together.
             order = np.argsort(queries.own_class, kind="stable")
             if n <= self._few:
-                self.counts = self.counts + run(
-                    order
-                )  # without a thread, whose start takes as long
+                # Without a thread, whose start takes as long.
+                self.counts = self.counts + run(order)
                 return result
             threads = available_cores()  # of the process that searches, not of the one that fitted
             # Each thread should get a few blocks, or the last one would work alone.

@@ -26,8 +26,7 @@ from trustsets.basis import (
 )
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets.predictors.calibration import Calibration
-from trustsets.predictors.predictor import Predictor, read_alphas, rounded_down
+from trustsets.predictors.predictor import Calibration, Predictor, read_alphas, rounded_down
 from trustsets.predictors.quantiles import (
     CalibrationProblem,
     CandidateRows,
@@ -35,6 +34,7 @@ from trustsets.predictors.quantiles import (
     candidate_rows,
     candidate_thresholds,
     limited,
+    nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
@@ -369,7 +369,7 @@ class ConditionalConformal(Predictor):
         if problem.uses_label:
             candidates = candidate_rows(problem, basis, outputs)
             parts = _by_class(problem, candidates, scores, alphas)
-            return Thresholds.nested(parts, alphas)
+            return nested_thresholds(parts, alphas)
         draws, ties = self._draws(outputs)
         thresholds = problem.thresholds(basis.design(outputs), alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
@@ -468,7 +468,7 @@ class ConditionalConformal(Predictor):
             return _divided(thresholds, new, factor)
         candidates = _weighted_candidates(problem, basis, outputs, new)
         parts = _by_class(problem, candidates, scores * new, alphas)
-        return Thresholds.nested([_divided(part, new, factor) for part in parts], alphas)
+        return nested_thresholds([_divided(part, new, factor) for part in parts], alphas)
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None

@@ -1,13 +1,8 @@
-"""Tables, charts and lists of samples as plain data, and numbers as people read them.
-
-The report's template, the explorer and the demo lay out what these functions return. Every text
-comes from a number of `evaluate`, rounded here and nowhere else.
-"""
+"""Tables, charts and lists of samples as plain data, which the report and the explorer lay out."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
@@ -15,9 +10,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Floats, texts_of
 from trustsets._blocks import for_each_block
-from trustsets.auditing import Region, Regions
 from trustsets.metrics import (
-    METRICS,
     NUMBERS,
     BinTable,
     Comparison,
@@ -25,18 +18,28 @@ from trustsets.metrics import (
     Evaluation,
     number_of,
     split_name,
-    table_title,
     title,
 )
 from trustsets.outputs import ModelOutputs
-from trustsets.plots import DEEPEST, heatmap_data, shade, size_data
+from trustsets.plots import (
+    DEEPEST,
+    NONE,
+    Evaluations,
+    division_title,
+    fixed,
+    heatmap_data,
+    interval,
+    number,
+    p_value,
+    percent,
+    range_of,
+    shade,
+    size_data,
+)
 from trustsets.sets import PredictionSets
 
-Evaluations = Mapping[str, Evaluation]
 GlanceRow = tuple[str, list[tuple[str, str]]]
 
-# Written for a number that is undefined.
-NONE = "–"
 _AVERAGES = ("coverage", "size", "size_median", "empty", "full")
 # Rough number of steps of an axis, and the slack for the rounding of quotients.
 _STEPS = 5
@@ -45,62 +48,6 @@ _SLACK = 1e-9
 MOST_CLASSES = 12
 # A cell lists no more samples.
 MOST_SAMPLES = 20
-# Where the axis of coverage of a region starts, in percent; lower unless all intervals lie above.
-_STARTS = (80.0, 50.0, 0.0)
-
-# ---- Numbers and names ----------------------------------------------------------------------
-
-
-def division_title(name: str) -> str:
-    """Name of a division of the samples for people, such as ``Conf × Trust``."""
-    text = table_title(name)
-    return text.replace(" x ", " × ") if name in METRICS else text
-
-
-def fixed(value: float, digits: int) -> str:
-    """A finite number with so many digits, halves rounded away from zero as in the page's script.
-
-    Examples
-    --------
-    >>> fixed(81.25, 1), f"{81.25:.1f}"
-    ('81.3', '81.2')
-    """
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share in percent, such as ``89.7%``."""
-    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A number with a fixed number of digits; a true minus sign."""
-    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
-
-
-def interval(low: float, high: float, digits: int = 2) -> str:
-    """Both ends of an interval, such as ``5.31–6.40``; empty where undefined."""
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    # Next to a minus sign a dash would be read as another one.
-    dash = " to " if low < 0.0 else "–"
-    return f"{number(low, digits)}{dash}{number(high, digits)}"
-
-
-def range_of(low: float, high: float, digits: int = 1) -> str:
-    """An interval of shares in percent without the sign, such as ``89.1–90.3``."""
-    return interval(100.0 * low, 100.0 * high, digits)
-
-
-def p_value(value: float) -> str:
-    """A p-value with as many digits as anyone uses, such as ``0.043`` or ``<0.001``."""
-    return "<0.001" if value < 0.001 else fixed(value, 3)
-
-
-def joined(parts: Sequence[str], last: str = "and") -> str:
-    """A list in a sentence: ``a, b and c``."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
-
 
 # ---- Heatmaps -------------------------------------------------------------------------------
 
@@ -168,7 +115,7 @@ def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
         share = float(table.coverage[i])
         ends = range_of(float(table.lower[i]), float(table.upper[i]), 0)
         text = ends if few[i] else fixed(100.0 * share, 0)
-        return Cell(i, text, shade(share, data.target).css, _mark(low[i], few[i]))
+        return Cell(i, text, shade(share, data.target), _mark(low[i], few[i]))
 
     rows = [
         (label, [cell(bins.get((y, x))) for x in range(len(data.columns))])
@@ -250,8 +197,6 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
     tables = [item.tables[name] for item in evaluations.values() if name in item.tables]
     if tables[0].has_names:
         rows.append(("Macro coverage", _cells(evaluations, f"{name}.macro")))
-        cells = _cells(evaluations, f"{name}.below_half", floor=True)
-        rows.append(("Covered less than 50%", cells))
     return Glance(division_title(name), rows)
 
 
@@ -331,14 +276,11 @@ def bin_lists(evaluations: Evaluations) -> list[BinList]:
         if name not in grids:
             by_method = {m: e.tables[name] for m, e in evaluations.items() if name in e.tables}
             tables = list(by_method.values())
-            shared = all(_same_counts(tables[0], other) for other in tables[1:])
+            counts = [(table.labels, table.count.tolist()) for table in tables]
+            shared = all(item == counts[0] for item in counts)
             rows = _rows(tables, shared, first)
             lists.append(BinList(name, division_title(name), list(by_method), shared, rows))
     return lists
-
-
-def _same_counts(one: BinTable, other: BinTable) -> bool:
-    return one.labels == other.labels and np.array_equal(one.count, other.count)
 
 
 def _rows(
@@ -532,19 +474,21 @@ def list_samples(
         bins = {name: _by_bin(evaluation.tables[name], order) for name in shown}
         rows = sorted({i for cells in bins.values() for cell in cells for i in cell})
         listed.update(rows)
-        methods[method] = {"bins": bins, "sets": _describe_sets(rows, outputs, sets[method])}
+        described = _describe_sets(rows, outputs, sets[method]) if rows else {}
+        methods[method] = {"bins": bins, "sets": described}
     trust = outputs.trust
-    described = {
+    samples = {
         str(i): [
             int(outputs.rows[i]),
             int(codes[i]),
             # Rounded as shown, because rounding twice could give another number.
             round(float(outputs.confidence[i]), 3),
-            None if trust is None else _json_number(float(f"{trust[i]:.3g}")),
+            # JSON lacks infinity: the trust of a sample equal to a training sample.
+            None if trust is None else "∞" if np.isinf(trust[i]) else float(f"{trust[i]:.3g}"),
         ]
         for i in sorted(listed)
     }
-    return {"classes": texts_of(outputs.classes), "rows": described, "methods": methods}
+    return {"classes": texts_of(outputs.classes), "rows": samples, "methods": methods}
 
 
 def _by_bin(table: BinTable, order: NDArray[np.int64]) -> list[list[int]]:
@@ -560,78 +504,13 @@ def _by_bin(table: BinTable, order: NDArray[np.int64]) -> list[list[int]]:
 def _describe_sets(
     rows: list[int], outputs: ModelOutputs, sets: PredictionSets
 ) -> dict[str, list[Any]]:
-    if not rows:
-        return {}
+    """Of some samples: whether covered, set size, and the likeliest classes of the set."""
     sets, part = sets[rows], outputs.take(rows)
+    # Classes outside the set come last; ties as the columns.
+    weight = np.where(sets.mask, part.probabilities, -1.0)
+    codes = np.argsort(-weight, axis=1, kind="stable")[:, :MOST_CLASSES].tolist()
     covered, sizes = sets.covers(part.labels).tolist(), sets.sizes.tolist()
-    codes = _likeliest_first(sets, part)
     return {
         str(i): [int(hit), size, row[:size]]
         for i, hit, size, row in zip(rows, covered, sizes, codes, strict=True)
     }
-
-
-def _likeliest_first(sets: PredictionSets, outputs: ModelOutputs) -> list[list[int]]:
-    """Classes by decreasing probability, those outside the set last; ties as the columns."""
-    weight = np.where(sets.mask, outputs.probabilities, -1.0)
-    order: list[list[int]] = np.argsort(-weight, axis=1, kind="stable")[:, :MOST_CLASSES].tolist()
-    return order
-
-
-def _json_number(value: float) -> float | str:
-    """Write infinity, which JSON lacks: the trust of a sample equal to a training sample."""
-    return value if np.isfinite(value) else "∞"
-
-
-# ---- Regions of an audit ----------------------------------------------------------------------
-
-
-def region_cards(
-    regions: Regions, outputs: ModelOutputs | None, sets: PredictionSets | None
-) -> tuple[str, list[dict[str, Any]]]:
-    """Where the axis of coverage starts; texts and positions on it for each region of a method."""
-    lowest = 100.0 * min((item.coverage.lower for item in regions.regions), default=1.0)
-    start = next(tick for tick in _STARTS if tick <= lowest)
-
-    def position(share: float) -> float:
-        return round(100.0 * (100.0 * share - start) / (100.0 - start), 3)
-
-    cards: list[dict[str, Any]] = []
-    for region in regions.regions:
-        coverage = region.coverage
-        low, high = position(coverage.lower), position(coverage.upper)
-        cards.append(
-            {
-                "region": region,
-                "coverage": percent(coverage.value),
-                "ends": range_of(coverage.lower, coverage.upper),
-                "share": percent(region.share),
-                "elsewhere": percent(region.elsewhere),
-                "low": low,
-                "width": round(high - low, 3),
-                "value": max(position(coverage.value), 0.0),
-                "goal": position(coverage.floor),
-                "examples": _examples(region, outputs, sets),
-            }
-        )
-    return f"{start:g}%", cards
-
-
-def _examples(
-    region: Region, outputs: ModelOutputs | None, sets: PredictionSets | None
-) -> list[list[str]]:
-    """Missed samples of a region: row, true class, predicted class, Conf, Trust, set."""
-    rows = region.examples
-    if outputs is None or sets is None or rows.size == 0:
-        return []
-    part, sets = outputs.take(rows), sets[rows]
-    names, codes = texts_of(part.classes), part.require_labels("the list of samples")
-    order, examples = _likeliest_first(sets, part), []
-    for i, size in enumerate(sets.sizes.tolist()):
-        listed = ", ".join(names[code] for code in order[i][:size]) or "empty set"
-        more = f" and {size - MOST_CLASSES:,} more" if size > MOST_CLASSES else ""
-        trust = "" if part.trust is None else f"{part.trust[i]:.3g}"
-        predicted, confidence = names[part.predicted_codes[i]], fixed(float(part.confidence[i]), 3)
-        row = str(int(part.rows[i]))
-        examples.append([row, names[codes[i]], predicted, confidence, trust, listed + more])
-    return examples

@@ -312,8 +312,6 @@ function prepareThemes() {
 
 root.classList.toggle("listing", Boolean(data.samples));
 all(".heatmap").forEach(prepareGrid);
-// Paper cannot be clicked.
-window.addEventListener("beforeprint", () => all("details").forEach((part) => { part.open = true; }));
 all(".bins").forEach(prepareTable);
 all("[data-download]").forEach((button) => button.addEventListener("click", () => download(button.dataset.download)));
 document.getElementById("print").addEventListener("click", () => window.print());

@@ -1,62 +1,42 @@
-"""`write_report`: one HTML page about evaluations, and the verdict that it begins with.
+"""The verdict of a report: what the numbers of an evaluation say about the methods.
 
 Coverage on a test set varies with the test samples and with the calibration samples. The verdict
 calls a predictor below the target only where both together make so few covered samples unlikely;
 what this one predictor covers, whatever the reason, is said by the interval of its coverage.
 """
 
-import base64
-import hashlib
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from trustsets._arrays import Floats
-from trustsets._storage import atomic_path
-from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.basis import Groups
-from trustsets.errors import InputError
 from trustsets.metrics import (
     METRICS,
     BinTable,
     Comparison,
+    Entry,
     Evaluation,
     check_guarantee,
     holm,
     split_name,
-    to_plain,
 )
-from trustsets.outputs import ModelOutputs
-from trustsets.plots import Theme, css_variables, deepest_coverage
-from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
-from trustsets.report import content
-from trustsets.report.content import (
-    MOST_CLASSES,
-    MOST_SAMPLES,
+from trustsets.plots import (
     Evaluations,
     division_title,
     joined,
-    list_samples,
     number,
     p_value,
     percent,
     range_of,
-    region_cards,
 )
-from trustsets.sets import PredictionSets
+from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
 
-_SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
 # The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
 # From this share of full sets on, a method says too little to be preferred.
@@ -65,276 +45,6 @@ _MOSTLY = 0.5
 _MOST_TABLES = 4
 
 Outcome = Literal["below", "consistent", "above", "untested"]
-
-
-def write_report(
-    path: str | os.PathLike[str],
-    evaluations: Evaluation | Mapping[str, Evaluation],
-    *,
-    predictors: Predictor | Mapping[str, Predictor] | None = None,
-    outputs: ModelOutputs | None = None,
-    sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
-    regions: Regions | Mapping[str, Regions] | None = None,
-    comparison: Comparison | None = None,
-    title: str = "Coverage report",
-    details: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write evaluations as one HTML page that needs no network.
-
-    The page starts with a verdict: whether marginal coverage reaches its target, in which groups
-    and classes coverage does not, and what to do. It offers the numbers as JSON and CSV. Equal
-    arguments give equal bytes.
-
-    Parameters
-    ----------
-    path : path
-        File to write, as a whole or not at all; its folder must exist.
-    evaluations : Evaluation, or mapping of method name to Evaluation
-        What `evaluate` returned, on the same test samples at the same alpha.
-    predictors : predictor, or mapping of method name to predictor, optional
-        What made the sets. The verdict needs their calibration sizes to tell a broken guarantee
-        from the variability of calibration.
-    outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
-        What was evaluated. With both, a cell of a heatmap lists its worst samples.
-    regions : Regions, or mapping of method name to Regions, optional
-        What `trustsets.auditing.find_regions` found.
-    comparison : Comparison, optional
-        The methods at equal mean size: ``compare(predictors, outputs=outputs, equal_size=True)``.
-    title, details : str, mapping of str to any
-        Title of the page; facts about the run to show at its end.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from trustsets import StandardConformal, evaluate
-    >>> rng = np.random.default_rng(0)
-    >>> logits = 2.0 * rng.normal(size=(1000, 4))
-    >>> labels = (logits + rng.gumbel(size=(1000, 4))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = StandardConformal().calibrate(calibration)
-    >>> evaluation = evaluate(predictor.predict_set(test), test)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_report(Path(folder) / "report.html", evaluation, predictors=predictor)
-    ...     page.read_text(encoding="utf-8")[:15]
-    '<!doctype html>'
-    """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
-    methods = _check_evaluations(evaluations)
-    made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
-    chosen = _check_samples(methods, outputs, sets)
-    searched = _check_regions(methods, regions)
-    _check_comparison(methods, comparison)
-    facts = _facts(methods)
-    shown = {str(name): str(value) for name, value in (details or {}).items()}
-    grids = content.grid_names(methods)
-    numbers = {
-        "title": title,
-        "facts": facts | shown,
-        "metrics": {method: to_plain(item.metrics) for method, item in methods.items()},
-        "evaluations": {method: item.to_dict() for method, item in methods.items()},
-        "equal_size": comparison and comparison.to_dict(),
-        "samples": outputs and list_samples(methods, outputs, chosen, grids),
-    }
-    # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
-    goals = [name for name in content.division_names(methods) if name != "size_strata"]
-    first = next(iter(methods.values()))
-    # Everything that reaches the page is escaped, but for our own style sheets and script.
-    environment = Environment(
-        loader=PackageLoader("trustsets.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    page = environment.get_template("report.html").render(
-        title=title,
-        facts=facts,
-        details=shown,
-        methods=list(methods),
-        verdict=verdict(methods, made_by, searched, comparison),
-        guarantees=[
-            (name, predictor.summary(chosen.get(name)).splitlines())
-            for name, predictor in made_by.items()
-        ],
-        regions=[
-            (name, item, *region_cards(item, outputs, chosen.get(name)))
-            for name, item in searched.items()
-        ],
-        glance=content.glance(methods, goals),
-        equal_size=comparison and content.equal_size(comparison, list(methods)),
-        divisions=content.divisions(methods),
-        gaps=content.gap_chart(methods, goals),
-        sizes=content.size_chart(methods),
-        bin_lists=content.bin_lists(methods),
-        other=content.other_measures(methods),
-        excess_risk=any("excess_risk.total" in item.more for item in methods.values()),
-        correlated=any(item.correlation is not None for item in methods.values()),
-        lists_samples=outputs is not None,
-        has_trust=outputs is not None and outputs.trust is not None,
-        left_out=all(item.left_out for item in methods.values()),
-        target=f"{100.0 * (1.0 - first.alpha):g}%",
-        deepest=f"{100.0 * deepest_coverage(1.0 - first.alpha):.3g}%",
-        level=f"{100.0 * first.level:g}%",
-        significance=f"{100.0 * (1.0 - first.level):.3g}%",
-        half_significance=f"{50.0 * (1.0 - first.level):.3g}%",
-        most_classes=MOST_CLASSES,
-        most_samples=MOST_SAMPLES,
-        version=__version__,
-        data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
-        css=page_styles(),
-        **_script(),
-    )
-    # A browser reads a carriage return as a line feed, so that a name in an attribute would
-    # differ from the one in the data.
-    text = page.replace("\r", "&#13;")
-    with atomic_path(target) as temporary:
-        # Names of files may hold bytes that are no text.
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-    return target
-
-
-# ---- Style sheets, also of the explorer's page, and script ---------------------------------------
-
-
-def page_styles() -> dict[str, Markup]:
-    """The sheet of every page (``report``), and what dark screens add to it (``dark``)."""
-    return {
-        name: Markup(f":root {{\n{css_variables(theme)}}}\n{_read(f'{name}.css')}")
-        for name, theme in _SHEETS.items()
-    }
-
-
-def _script() -> dict[str, Any]:
-    """The script of the report, and the digest by which the page allows it."""
-    # Within a function, what the script defines is out of reach of other scripts.
-    script = "".join(("(() => {\n", _read("report.js"), "})();\n"))
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
-    return {"script": Markup(script), "script_digest": base64.b64encode(digest).decode("ascii")}
-
-
-def _read(name: str) -> str:
-    folder = resources.files("trustsets.report") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
-
-
-# ---- Arguments ----------------------------------------------------------------------------------
-
-
-def _facts(evaluations: Evaluations) -> dict[str, str]:
-    """What was measured, for the top of the page."""
-    first = next(iter(evaluations.values()))
-    facts = {
-        "Calibration samples" if first.left_out else "Test samples": f"{first.n:,}",
-        "Classes": f"{first.n_classes:,}",
-        "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
-    }
-    if len(evaluations) > 1 or ONE_METHOD not in evaluations:
-        facts["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
-    return facts
-
-
-def _check_evaluations(evaluations: Evaluation | Evaluations) -> dict[str, Evaluation]:
-    """Methods by name, all of the same samples."""
-    if isinstance(evaluations, Evaluation):
-        return {ONE_METHOD: evaluations}
-    if not isinstance(evaluations, Mapping) or not evaluations:
-        raise InputError(
-            "evaluations must be an Evaluation or a non-empty mapping of method names to them; "
-            f"got {type(evaluations).__name__}. Make them with evaluate."
-        )
-    methods: dict[str, Evaluation] = _by_method("evaluations", evaluations, evaluations, Evaluation)
-    settings = {(item.n, item.n_classes, item.alpha, item.level) for item in methods.values()}
-    rows = [item.rows for item in methods.values() if item.rows is not None]
-    if len(settings) > 1 or any(not np.array_equal(rows[0], other) for other in rows[1:]):
-        raise InputError(
-            "evaluations must share test samples in the same order, classes, alpha and level; "
-            "evaluate every method on the same ModelOutputs, or write one report for each."
-        )
-    return methods
-
-
-def _by_method(argument: str, values: Any, methods: Evaluations, kind: type[Any]) -> dict[str, Any]:
-    """Arguments by name of their method; a single one is that of the only method."""
-    if values is None:
-        return {}
-    if not isinstance(values, Mapping):
-        if len(methods) > 1:
-            raise InputError(f"{argument} must be a mapping with names among {list(methods)}.")
-        values = {next(iter(methods)): values}
-    by_name = {str(name): item for name, item in values.items()}
-    if not set(by_name) <= set(map(str, methods)):
-        raise InputError(
-            f"{argument} must name methods among {list(methods)}; got {list(by_name)}."
-        )
-    for name, item in by_name.items():
-        if not isinstance(item, kind):
-            raise InputError(
-                f"{argument}[{name!r}] must be of type {kind.__name__}; got {type(item).__name__}."
-            )
-    return by_name
-
-
-def _check_samples(
-    methods: Evaluations,
-    outputs: ModelOutputs | None,
-    sets: PredictionSets | Mapping[str, PredictionSets] | None,
-) -> dict[str, PredictionSets]:
-    """Sets by method at the alpha of the page; none where there are no outputs either."""
-    if outputs is None and sets is None:
-        return {}
-    if outputs is None or sets is None:
-        raise InputError("listing samples needs both outputs= and sets=; one is missing.")
-    by_name = _by_method("sets", sets, methods, PredictionSets)
-    if len(by_name) < len(methods):
-        raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
-    for name, evaluation in methods.items():
-        by_name[name] = chosen = by_name[name].at(evaluation.alpha)
-        if not (
-            evaluation.set_sizes is not None
-            and evaluation.rows is not None
-            and np.array_equal(chosen.sizes, evaluation.set_sizes)
-            and np.array_equal(outputs.rows, evaluation.rows)
-        ):
-            raise InputError(
-                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from, or "
-                "it was read from JSON, which keeps no samples; pass what evaluate was given."
-            )
-    return by_name
-
-
-def _check_regions(
-    methods: Evaluations, regions: Regions | Mapping[str, Regions] | None
-) -> dict[str, Regions]:
-    """Regions by method, which must be of the evaluated samples."""
-    by_name = _by_method("regions", regions, methods, Regions)
-    for name, item in by_name.items():
-        evaluation = methods[name]
-        if (item.n, item.alpha) != (evaluation.n, evaluation.alpha):
-            raise InputError(
-                f"regions[{name!r}] are of {item.n} samples at alpha={item.alpha:g}; search the "
-                "sets that were evaluated."
-            )
-    return by_name
-
-
-def _check_comparison(methods: Evaluations, comparison: Comparison | None) -> None:
-    """Refuse a comparison that lacks rows at equal size, or has other methods."""
-    if comparison is None:
-        return
-    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
-    alpha = next(iter(methods.values())).alpha
-    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
-        raise InputError(
-            f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
-            f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
-            "equal_size=True)."
-        )
-
-
-# ---- Verdict -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -387,7 +97,7 @@ def verdict(
     ]
     if comparison is not None:
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
-    sections.append(("What to do", _advice(evaluations, judgements, comparison is not None)))
+    sections.append(("What to do", _advice(evaluations, judgements, comparison)))
     return sections
 
 
@@ -482,7 +192,7 @@ def _marginal(
         text = (f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover") + (
             f" {percent(coverage.value)} of {item.n:,} {kind.format(plural)} "
             f"({100.0 * item.level:g}% interval {range_of(coverage.lower, coverage.upper)}), with "
-            f"{number(item.sizes.mean, 1)} classes per set"
+            f"{number(item.sizes.mean)} classes per set"
         )
         if outcome != "untested":
             n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
@@ -538,22 +248,46 @@ def _conditional(
     return sentences
 
 
-def _at_equal_size(comparison: Comparison) -> str:
-    """What the last block of the comparison says about shortfalls."""
-    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
-    setting = comparison.keys[-1][0]
-    methods = [key[-1] for key in rows if key[0] == setting]
-    parts = []
+def _shortfalls(comparison: Comparison) -> dict[str, dict[str, Entry]]:
+    """Shortfalls of the methods in the last block of the comparison, by how they are measured."""
+    setting, shortfalls = comparison.keys[-1][0], {}
+    rows = zip(comparison.keys, comparison.entries, strict=True)
+    methods = {key[-1]: entries for key, entries in rows if key[0] == setting}
     for i, name in enumerate(comparison.columns):
         table, part = split_name(name)
-        if part in ("shortfall", "under"):
-            values = [number(rows[setting, method][i].mean) for method in methods]
-            bins = "classes" if table == "class" else division_title(table)
-            kind = "by excess risk" if part == "under" else f"over {bins}"
-            parts.append(f"{joined(values)} points {kind}")
+        bins = "classes" if table == "class" else division_title(table)
+        words = {"under": "by excess risk", "shortfall": f"over {bins}"}.get(part)
+        if words is not None:
+            shortfalls[words] = {method: entries[i] for method, entries in methods.items()}
+    return shortfalls
+
+
+def _at_equal_size(comparison: Comparison) -> str:
+    """What the last block of the comparison says about shortfalls."""
+    setting = comparison.keys[-1][0]
+    methods = [key[-1] for key in comparison.keys if key[0] == setting]
+    parts = [
+        f"{joined([number(entry.mean) for entry in entries.values()])} points {words}"
+        for words, entries in _shortfalls(comparison).items()
+    ]
     return (
         f"With sets of the mean {setting}, {joined([quoted(m) for m in methods])} fall short of "
         f"the target by {joined(parts)}."
+    )
+
+
+def _beyond_size(comparison: Comparison, method: str) -> str:
+    """Whether the method that has larger sets is better with sets of equal size, too."""
+    clear = [
+        words
+        for words, entries in _shortfalls(comparison).items()
+        if all(entries[method].upper < entries[other].lower for other in {*entries} - {method})
+    ]
+    if clear:
+        return f" With sets of equal size its shortfall is still clearly smaller {joined(clear)}."
+    return (
+        " With sets of equal size the intervals of the shortfalls overlap, so its larger sets may "
+        "explain the difference."
     )
 
 
@@ -584,12 +318,14 @@ def _bins_of(table: BinTable) -> str:
 
 
 def _advice(
-    evaluations: Evaluations, judgements: Mapping[str, Judgement], compared: bool
+    evaluations: Evaluations,
+    judgements: Mapping[str, Judgement],
+    comparison: Comparison | None,
 ) -> list[str]:
-    """What follows from the tests above, and from the methods at equal size if `compared`."""
+    """What follows from the tests above, and from the methods at equal size."""
     preferred, why = _preferred(evaluations, judgements)
-    if compared and "classes on average" in why:
-        why += " What remains with sets of equal size is said above."
+    if comparison is not None and "classes on average" in why:
+        why += _beyond_size(comparison, preferred)
     sentences = [why] if why else []
     for method in [preferred] if preferred else list(evaluations):
         item, judgement = evaluations[method], judgements[method]
@@ -654,8 +390,8 @@ def _preferred(evaluations: Evaluations, judgements: Mapping[str, Judgement]) ->
     smallest = min(means, key=lambda method: means[method])
     if smallest != best[0] and fewer:
         text += (
-            f" Its sets have {number(means[best[0]], 1)} classes on average, those of "
-            f"{quoted(smallest)} {number(means[smallest], 1)}."
+            f" Its sets have {number(means[best[0]])} classes on average, those of "
+            f"{quoted(smallest)} {number(means[smallest])}."
         )
     return best[0], text
 
