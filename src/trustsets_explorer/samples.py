@@ -14,7 +14,7 @@ from trustsets.auditing import find_regions
 from trustsets.errors import InputError
 from trustsets.metrics import to_plain
 from trustsets.outputs import ModelOutputs
-from trustsets.report import MOST_CLASSES, percent, range_of, worst_first
+from trustsets.report import MOST_CLASSES, worst_first
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore
@@ -233,27 +233,16 @@ def _distances(train: Array, sample: Array, normalize: bool) -> Floats:
 
 
 def regions(session: Session, state: State, index: int, check: Check) -> dict[str, Any]:
-    """Under-covered regions of a method, as the audit finds them."""
-    evaluation, test = session.evaluation(state, index, check), session.split(state.seed).test
+    """Under-covered regions of a method, as the audit finds them, with their surest misses."""
+    covered = session.evaluation(state, index, check).covered
+    test = session.split(state.seed).test
     check()
-    search = find_regions(evaluation.covered, test, alpha=state.alpha)
-    return {
-        "searched": ", ".join(search.columns),
-        "regions": [
-            {
-                "name": region.name,
-                "sentence": region.sentence,
-                "coverage": percent(region.coverage.value),
-                "interval": range_of(region.coverage.lower, region.coverage.upper),
-                "share": percent(region.share),
-                "rows": _surest_misses(region.members, outcome.covered, split.test.confidence),
-            }
-            for region in search.regions
-        ],
-    }
+    search = find_regions(covered, test, alpha=state.alpha)
 
+    def misses(members: Any) -> Any:
+        missed = members[~np.asarray(covered)[members]]
+        order = np.argsort(-test.confidence[missed], kind="stable")
+        return missed[order][:_MOST_MISSES].tolist()
 
-def _surest_misses(members: Any, covered: NDArray[np.bool_], confidence: Floats) -> Any:
-    """Samples of a region whose set misses the label, the most confident first."""
-    missed = members[~covered[members]]
-    return missed[np.argsort(-confidence[missed], kind="stable")][:_MOST_MISSES].tolist()
+    listed = [{"sentence": item.sentence, "rows": misses(item.members)} for item in search.regions]
+    return {"searched": ", ".join(search.columns), "regions": listed}
