@@ -181,13 +181,10 @@ class ClassBias(Estimator):
     strength_ : float
         The chosen lambda.
 
-    References
-    ----------
-    A. Alexandari, A. Kundaje and A. Shrikumar. Maximum likelihood with bias-corrected
-    calibration is hard-to-beat at label shift adaptation. ICML 2020.
-
-    T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
-    classification. 2025 (prevalence-adjusted softmax).
+    Notes
+    -----
+    After Alexandari, Kundaje and Shrikumar (ICML 2020, bias-corrected calibration) and Ding,
+    Fermanian and Salmon (2025, prevalence-adjusted softmax).
 
     Examples
     --------

@@ -302,10 +302,8 @@ class RAPS(_Cumulative):
 
     Parameters
     ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, 1 plus the penalty of rank K.
-    own_mass : {"exclude", "include", "random"}
-        As in `APS`.
+    scale, own_mass : str
+        As in `APS`; in the tail scale s is divided by 1 plus the penalty of rank K.
     lam, k_reg : float, int
         Penalty per rank, and the rank after which it starts; the paper uses 0.01 and 5.
 
@@ -341,11 +339,9 @@ class SAPS(_OwnMass):
 
     Parameters
     ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, ``1 + lam (K - 1)``.
-    own_mass : {"exclude", "include", "random"}
-        c = 0, c = 1 (TorchCP's deterministic form), or c = U with one uniform U per sample (the
-        published form).
+    scale, own_mass : str
+        As in `APS`; in the tail scale s is divided by ``1 + lam (K - 1)``. The published form has
+        ``"random"``, TorchCP's deterministic one ``"include"``.
     lam : float
         What a rank adds. The authors choose among 0.02 to 0.6 on tuning samples.
 
@@ -387,14 +383,8 @@ class SAPS(_OwnMass):
 class TopK(_OwnMass):
     """The number of labels ranked above the label: ``s = k - 1 + c`` with k its rank.
 
-    With `StandardConformal` and a fixed c, every set has the k most likely classes.
-
-    Parameters
-    ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, K.
-    own_mass : {"exclude", "include", "random"}
-        c = 0, c = 1, or c = U with one uniform U per sample, which breaks ties of equal ranks.
+    With `StandardConformal` and a fixed c, every set has the k most likely classes. Parameters are
+    as in `APS`; in the tail scale s is divided by K.
 
     Examples
     --------
@@ -421,12 +411,7 @@ class MarginScore(RankScore):
 
     With ``p_(1) >= p_(2) >= ...`` the sorted probabilities, ``s = p_(2) - p_(1)`` for the most
     likely label and ``s = p_(1) - p_(k)`` for the label of rank k, between -1 and 1 (Johansson,
-    Linusson, Löfström and Boström 2017).
-
-    Parameters
-    ----------
-    scale : {"raw", "tail"}
-        See `Score`; ``"tail"`` is ``-log((1 - s) / 2)``.
+    Linusson, Löfström and Boström 2017). The tail scale is ``-log((1 - s) / 2)``.
 
     Examples
     --------

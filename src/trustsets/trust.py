@@ -115,15 +115,7 @@ class TrustScore(Estimator):
         self.device = device
 
     def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
-        """Store the training points, without those that `filter_fraction` drops.
-
-        Parameters
-        ----------
-        features : (m, d) array
-            NumPy, pandas or torch; any float type.
-        labels : (m,) array
-            Class labels of any sortable type.
-        """
+        """Store features (m, d) and labels (m,), without points that `filter_fraction` drops."""
         self._check_parameters()
         matrix, squares = _as_matrix(features)
         labels = _as_labels(labels, len(matrix), "labels")
@@ -143,13 +135,9 @@ class TrustScore(Estimator):
         return self
 
     def distances(self, features: ArrayLike, predicted: ArrayLike) -> tuple[Floats, Floats, Array]:
-        """Distances to the predicted class and to the nearest other one, squared if `squared`.
+        """Distances of features (n, d) to the predicted class (n,) and to the nearest other one.
 
-        Parameters
-        ----------
-        features : (n, d) array
-        predicted : (n,) array
-            Predicted labels, as in `classes_`.
+        They are squared if `squared`.
 
         Returns
         -------

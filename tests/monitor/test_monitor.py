@@ -173,25 +173,6 @@ def test_a_batch_of_waiting_and_new_samples_gives_every_sample_its_own_label(rng
     assert monitor.verdict().samples == 100 + np.sum(chosen >= 100)
 
 
-def test_a_value_on_the_edge_of_a_region_belongs_to_the_one_above(rng):
-    """Quantile bins of Conf, and of Trust within each, on values that are mostly tied."""
-    samples = draw(rng, 300)
-    tied = ModelOutputs(
-        logits=samples.logits.round(), labels=samples.labels, trust=rng.integers(4, size=300) * 1.0
-    )
-    predictor = StandardConformal().calibrate(tied)
-    monitor = Monitor(predictor, reference=tied).observe(tied)
-    thirds = np.arange(1, 3) / 3
-    conf = np.digitize(tied.confidence, np.quantile(tied.confidence, thirds))
-    counts = []
-    for cell in range(3):
-        trust = tied.trust[conf == cell]
-        inner = np.digitize(trust, np.quantile(trust, thirds))
-        counts += np.bincount(inner, minlength=3).tolist()
-    regions = [row.n for row in monitor.verdict().parts if row.kind == "region"]
-    assert regions == [count for count in counts if count]
-
-
 @pytest.mark.parametrize("n", [50, 400])
 @pytest.mark.parametrize("false_alarm", [0.01, 0.2])
 def test_misses_that_the_calibration_explains_are_no_evidence(n, false_alarm, rng):

@@ -329,7 +329,7 @@ _Alpha = Annotated[float, option("SHARE", "Share of sets that may miss the true 
 _Labelled = Annotated[Path, argument("OUTPUTS", f"Labelled outputs: {_KINDS}")]
 _Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
 _Page = Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")]
-_Classes = Annotated[Path | None, option("FILE", "Class names: a text file, or array 'classes'.")]
+_Classes = Annotated[Path | None, option("FILE", "Class names: a text file, one on each line.")]
 _Groups = Annotated[_Names, option("NAMES", _GROUPS, "--group")]
 
 
@@ -652,7 +652,7 @@ def _calibrated(
     groups, columns = options.group or (), options.columns
     source = open_outputs(outputs, groups=groups, classes=names, columns=columns)
     samples = source.read_labelled(purpose)
-    groups = split_names(groups, samples.groups)
+    groups = split_names(groups)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
     with _values_of_set(options):
@@ -1154,10 +1154,11 @@ def warmup() -> None:
     import numpy as np
 
     from trustsets.engine import warm_up
-    from trustsets.engine.compiled import stop_announcing
+    from trustsets.engine.compiled import start_helper, stop_announcing
     from trustsets.trust import TrustScore
 
     stop_announcing()
+    start_helper()
     start, features = time.perf_counter(), np.random.default_rng(0).random((60, 3))
     with console.progress("compiling", None):
         warm_up()
