@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
 from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
-from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import (
     FEWEST_TO_LEARN,
@@ -259,12 +258,6 @@ class ConditionalConformal(Predictor):
         """Make the fits that `predict_set` needs at this alpha now."""
         self._problem.prepare(float(alpha))
         return self
-
-    def fitted_values(self, outputs: ModelOutputs, alpha: float) -> Floats:
-        """Fitted quantiles of new samples, shape (m,): fast lower bounds of their thresholds."""
-        outputs = self._prepare(outputs)
-        model = self._problem.fit(check_alpha(alpha))
-        return np.asarray(model.fitted(self.conditions_on.design(outputs)))
 
     def prepare_along(self, alphas: Alphas) -> Self:
         """Make the fits of many alphas now, for a fraction of the time of single ones."""
