@@ -67,14 +67,6 @@ def test_no_page_or_source_uses_them() -> None:
     assert not bad
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Ordinary sets miss it.",
-        "coverage is kept on\naverage",
-        "4.5 classes a\n    set",
-        "We promise\nnothing.",
-    ],
-)
+@pytest.mark.parametrize("text", ["Ordinary sets miss it.", "coverage is kept on\naverage"])
 def test_phrases_are_noticed(text: str) -> None:
     assert misused(text)

@@ -17,6 +17,7 @@ from trustsets import (
     Polynomial,
     PrincipalComponents,
     StandardConformal,
+    TemperatureScaling,
     load,
 )
 from trustsets import _storage as storage
@@ -93,13 +94,16 @@ def test_a_class_bias_is_learned_from_tuning_samples_and_saved(name, make_output
     spec = ClassBias(prevalence=0.7)
 
     def calibrated(bias):
-        predictor = clone(TAKE_BIAS[name]).set_params(class_bias=bias)
+        predictor = clone(TAKE_BIAS[name]).set_params(class_bias=bias, temperature="tuning")
         return predictor.calibrate(calibration, tuning=uneven)
 
     predictor = calibrated(spec)
     expected = ClassBias(prevalence=0.7).fit(uneven)
     assert not spec.is_fitted
     np.testing.assert_array_equal(predictor.state_.class_bias.bias_, expected.bias_)
+    # The temperature is that of the outputs with the biases.
+    scaling = TemperatureScaling().fit(expected.transform(uneven))
+    assert predictor.temperature_ == scaling.temperature_
     sets = predictor.predict_set(test)
     np.testing.assert_array_equal(calibrated(expected).predict_set(test).mask, sets.mask)
     assert (calibrated(None).predict_set(test).mask != sets.mask).any()

@@ -207,7 +207,8 @@ def test_equal_weights_change_no_set(predictor, digits, kind, monkeypatch):
 @pytest.mark.filterwarnings(ANY_WARNING)
 @pytest.mark.parametrize("by", [None, Groups("site"), "class"])
 @pytest.mark.parametrize("kind", ["label", "covariate"])
-def test_quantiles_count_weights(by, kind, monkeypatch):
+@pytest.mark.parametrize("alpha", [0.1, 0.12, 0.2, 0.3])
+def test_quantiles_count_weights(by, kind, alpha, monkeypatch):
     """The smallest score up to which weights reach their share, the new sample's counted."""
     predictor = StandardConformal() if by is None else MondrianConformal(by=by)
     if kind == "label":
@@ -216,7 +217,7 @@ def test_quantiles_count_weights(by, kind, monkeypatch):
         calibration, test = by_input(300, 3), by_input(40, 4)
     predictor.calibrate(calibration)
     adapted, weights, new = adapt_to(monkeypatch, kind, predictor, calibration, test)
-    sets, scores = adapted.predict_set(test, 0.1), predictor.state_.scores
+    sets, scores = adapted.predict_set(test, alpha), predictor.state_.scores
     thresholds = sets.thresholds if sets.thresholds.ndim == 2 else sets.thresholds[:, None]
     assert thresholds.shape[1] == (1 if kind == "covariate" and by != "class" else new.shape[1])
     for i, y in np.ndindex(thresholds.shape):
@@ -225,14 +226,14 @@ def test_quantiles_count_weights(by, kind, monkeypatch):
             cell = calibration.codes == y
         elif by is not None:
             cell = calibration.groups["site"] == test.groups["site"][i]
-        goal = 0.9 * (weights[cell].sum() + new[i, y]) - 1e-9
+        goal = (1 - alpha) * (weights[cell].sum() + new[i, y]) - 1e-9
         reached = [s for s in scores[cell] if weights[cell & (scores <= s)].sum() >= goal]
         assert thresholds[i, y] == min(reached, default=np.inf)
     if by == "class" and kind == "label":  # coverage given the class needs no weights
-        np.testing.assert_array_equal(sets.mask, predictor.predict_set(test, 0.1).mask)
+        np.testing.assert_array_equal(sets.mask, predictor.predict_set(test, alpha).mask)
     # A sample has the same set, for the same reason, alone and among others.
     for i in range(3):
-        alone = adapted.predict_set(test[i], 0.1)
+        alone = adapted.predict_set(test[i], alpha)
         assert alone.status[0] == sets.status[i]
         np.testing.assert_array_equal(alone.thresholds[0], sets.thresholds[i])
 

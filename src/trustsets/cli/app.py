@@ -1164,10 +1164,11 @@ def warmup() -> None:
     import numpy as np
 
     from trustsets.engine import warm_up
-    from trustsets.engine.compiled import stop_announcing
+    from trustsets.engine.compiled import start_helper, stop_announcing
     from trustsets.trust import TrustScore
 
     stop_announcing()
+    start_helper()
     start, features = time.perf_counter(), np.random.default_rng(0).random((60, 3))
     with console.progress("compiling", None):
         warm_up()

@@ -106,6 +106,7 @@ class _Scratch(NamedTuple):
     total: FloatArray
     ratio: FloatArray
     inverse: FloatArray
+    matrix: FloatArray
     is_basic: BoolArray
 
 
@@ -130,6 +131,7 @@ def descend(
         total=np.empty(rank),
         ratio=np.empty(rank),
         inverse=np.empty((rank, rank)),
+        matrix=np.empty((rank, rank)),
         is_basic=np.zeros(n_points, np.bool_),
     )
     basic, edge = np.array(start), np.zeros(rank)
@@ -159,9 +161,9 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
             leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
-            if not invert(rows, basic, inverse):
+            # Until their own turn two vectors are scratch.
+            if not _solve_vertex(data, basic, scratch.matrix, inverse, total, edge, residual):
                 return CAPPED, pivot
-            _perturbed_residuals(data, basic, inverse, residual)
             for j in range(rank):
                 total[j] = linear[j]
             for i in range(len(rows)):
@@ -329,33 +331,45 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
                     total[j] += change * rows[i, j]
 
 
-@inner(_nrt=True)
-def _perturbed_residuals(
-    data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
-) -> None:
-    """Residuals of perturbed scores at the vertex of the `basic` points, exactly zero on these.
+@entry()
+def _solve_vertex(
+    data: PointSet,
+    basic: IntArray,
+    matrix: FloatArray,
+    inverse: FloatArray,
+    beta: FloatArray,
+    perturbation_beta: FloatArray,
+    residual: FloatArray,
+) -> bool:
+    """Inverse basis and residuals of perturbed scores at the vertex of the `basic` points.
 
-    Scores and perturbations are solved for separately. A residual of the scores within `ROUNDING`
-    of zero counts as zero: the point is tied, and the residual of its perturbation, which has all
-    its digits, decides its side. So the side depends on the vertex and not on the way there.
+    Where the basic rows are dependent both are NaN, and the result is false. Residuals of basic
+    points are exactly zero. Scores and perturbations are solved for separately. A residual of the
+    scores within `ROUNDING` of zero counts as zero: the point is tied, and the residual of its
+    perturbation, which has all its digits, decides its side. So the side depends on the vertex and
+    not on the way there.
     """
     rows, norms, perturbations = data.rows, data.norms, data.perturbations
-    centred_scores = data.centred_scores
-    beta, perturbation_beta = np.empty(len(basic)), np.empty(len(basic))
-    _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, perturbations, basic, inverse, perturbation_beta)
+    centred_scores, rank = data.centred_scores, len(basic)
+    for k in range(rank):
+        for j in range(rank):
+            matrix[k, j] = rows[basic[k], j]
+    is_vertex = invert(matrix, inverse)
+    _refined_solution(rows, centred_scores, basic, inverse, beta)
+    _refined_solution(rows, perturbations, basic, inverse, perturbation_beta)
     beta_length = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
         score_residual = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = perturbations[i] - row_dot(rows, i, perturbation_beta)
+        residual[i] = perturbations[i] - row_dot(rows, i, perturbation_beta)
         if abs(score_residual) > ROUNDING * (abs(centred_scores[i]) + norms[i] * beta_length):
-            out[i] += score_residual
-    for k in range(len(basic)):
-        out[basic[k]] = 0.0
+            residual[i] += score_residual
+    for k in range(rank):
+        residual[basic[k]] = 0.0
+    return is_vertex
 
 
 @inner()
-def _solve_vertex(
+def _refined_solution(
     rows: FloatArray, values: FloatArray, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
     """Solve ``rows[basic] @ out = values[basic]``, refined with residuals in twice the precision.
@@ -461,19 +475,11 @@ def certify(
 
 def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     """Inverse basis and residuals at the vertex of the `basic` points, NaN where it is singular."""
-    inverse, residuals = np.full((len(basic), len(basic)), np.nan), np.empty(len(data.rows))
-    # A copy, writable as the basic points of `_descend` are: helpers are compiled once for both.
-    _invert_and_solve(data, basic.copy(), inverse, residuals)
+    rank, residuals = len(basic), np.empty(len(data.rows))
+    matrix, inverse = np.empty((2, rank, rank))
+    # A copy, writable as the basic points of `_descend` are: the kernel is compiled once for both.
+    _solve_vertex(data, basic.copy(), matrix, inverse, *np.empty((2, rank)), residuals)
     return inverse, residuals
-
-
-@entry()
-def _invert_and_solve(
-    data: PointSet, basic: IntArray, inverse: FloatArray, residuals: FloatArray
-) -> None:
-    # A singular basis leaves NaN in the inverse, so all residuals become NaN, too.
-    invert(data.rows, basic, inverse)
-    _perturbed_residuals(data, basic, inverse, residuals)
 
 
 class ActiveSet(ABC):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._blocks import in_threads
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, read_only
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
     ExtremeVertex,
     Solved,
@@ -416,7 +416,7 @@ class QuantileModel:
         """Threshold of a whitened row at its optimal vertex."""
         problem, basic = self._problem, vertex.basic_points
         arrays = problem.rows, basic, vertex.inverse, row, problem.scores
-        return float(vertex_threshold(*map(read_only, arrays)))
+        return vertex_threshold(*arrays)
 
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
