@@ -143,12 +143,6 @@ def giant_tensor(folder):
     return folder / "bad.safetensors"
 
 
-def ragged_parquet(folder):
-    lists = [[1.0] * 5] * 59 + [[1.0] * 4]
-    pq.write_table(pa.table({"logits": lists}), folder / "bad.parquet")
-    return folder / "bad.parquet"
-
-
 def evenly_ragged_parquet(folder):
     """As many numbers in all as rows of five would have."""
     lists = [[1.0] * 5] * 58 + [[1.0] * 4, [1.0] * 6]
@@ -181,7 +175,6 @@ def npz(**changes):
 
 BAD = {
     "truncated npz": (lambda f: truncated(npz()(f)), ["it cannot be read", "save it again"]),
-    "npz cut at the end": (lambda f: truncated(npz()(f), 0.99), ["it cannot be read"]),
     "empty npz": (lambda f: truncated(npz()(f), 0), ["it cannot be read"]),
     "truncated parquet": (
         lambda f: truncated(write_parquet(f / "bad", arrays())),
@@ -221,7 +214,6 @@ BAD = {
         ["'logits'", "as a zip bomb does", "numpy.savez"],
     ),
     "bzip2 bomb": (bomb(zipfile.ZIP_BZIP2, 96), ["'logits'", "NumPy never writes"]),
-    "lzma bomb": (bomb(zipfile.ZIP_LZMA, 96), ["'logits'", "NumPy never writes"]),
     "claimed bytes": (claimed_bytes, ["as a zip bomb does"]),
     "negative shape": (odd_shape((-1, -5)), ["'logits'", "claims shape"]),
     "texts of no width": (odd_shape((10**12,), "<U0"), ["'logits'", "claims shape"]),
@@ -229,7 +221,6 @@ BAD = {
     "claimed giant": (claimed_giant, ["'logits'", "claims shape (1000000000000, 5)"]),
     "claimed giant npy": (giant_npy, ["'logits'", "claims shape (1000000000000, 5)"]),
     "claimed giant tensor": (giant_tensor, ["it cannot be read"]),
-    "ragged lists": (ragged_parquet, ["'logits'", "lists of one length"]),
     "evenly ragged lists": (evenly_ragged_parquet, ["'logits'", "row 58 has 4 numbers"]),
     "missing numbers": (parquet_with_holes, ["logits", "row 58, column 4 holds nan"]),
     "empty folder": (lambda f: (f / "bad").mkdir() or f / "bad", ["holds no .npy files"]),
