@@ -831,7 +831,9 @@ class Directions:
         _, sizes, axes = np.linalg.svd(numbers - mean, full_matrices=False)
         variances = np.maximum(sizes**2 / len(numbers), _SMALLEST_VARIANCE)
         used = min(_COMPONENTS, variances.size)
-        left = variances[used:].sum() / max(numbers.shape[1] - used, 1)
+        # Nothing is left but rounding where the axes span the features.
+        others = numbers.shape[1] - used
+        left = variances[used:].sum() / others if others else 1.0
         return cls(mean, axes[:used], variances[:used], max(float(left), _SMALLEST_VARIANCE))
 
     def values(self, features: Array) -> dict[str, Floats]:
@@ -842,7 +844,8 @@ class Directions:
                 f"{features.shape[1]}."
             )
         centred = features.astype(np.float64) - self.mean
-        along = centred @ self.axes.T
+        # Not by BLAS, whose rounding of a row depends on the batch.
+        along = np.einsum("ij,kj->ik", centred, self.axes)
         inside = (along**2 / self.variances).sum(axis=1)
         outside = np.maximum((centred**2).sum(axis=1) - (along**2).sum(axis=1), 0.0)
         first = enumerate(along.T[:_DIRECTIONS], start=1)
