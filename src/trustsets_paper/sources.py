@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Annotated, Any, Self, final
 
 import numpy as np
 
 from trustsets import ModelOutputs
+from trustsets.cli import option
 from trustsets.errors import InputError, StorageError
 from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
@@ -28,6 +29,30 @@ SAMPLES = "samples.parquet"
 UNREADABLE = "unreadable.txt"
 _DESCRIPTION = "dataset.json"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
+
+
+@final
+@dataclass(frozen=True)
+class WorkOptions:
+    """Which images there are, and how they are decoded and run: options of two commands."""
+
+    lists: Annotated[
+        Path | None, option("DIR", "Folder of the dataset's lists or tables. Default: nearby.")
+    ] = None
+    seed: Annotated[
+        int, option("N", "Seed of the training split of fitzpatrick17k and of training.", min=0)
+    ] = 0
+    image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
+        224
+    )
+    batch_size: Annotated[int, option("N", "Images that are run together.", min=1)] = 256
+    max_unreadable: Annotated[
+        int, option("N", "How many images may be missing or damaged before it is an error.", min=0)
+    ] = 100
+    device: Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.")] = "auto"
+    workers: Annotated[
+        int | None, option("N", "Processes that decode images. Default: one per core.", min=0)
+    ] = None
 
 
 @final
@@ -173,11 +198,6 @@ class Description:
     def read(cls, folder: Path) -> "Description":
         """Read from a folder."""
         path = folder / _DESCRIPTION
-        if not path.is_file():
-            raise StorageError(
-                f"{folder}: no {_DESCRIPTION}, so not a folder of extracted outputs. Make one with "
-                "trustsets paper extract."
-            )
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
             if state.pop("format") != FORMAT:

@@ -364,10 +364,9 @@ def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
         if not run.correlations:
             continue
         rows.append((run.source.name, *_correlations(run.correlations)))
-        printed = printed_correlation(run.source.name)
-        if printed is not None:
-            pearson, spearman = f"{printed['pearson']:.2f}", f"{printed['spearman']:.2f}"
-            rows.append(("printed", pearson, printed["pearson_p"], spearman, printed["spearman_p"]))
+        if row := printed_correlation(run.source.name):
+            pearson, spearman = f"{row['pearson']:.2f}", f"{row['spearman']:.2f}"
+            rows.append(("printed", pearson, row["pearson_p"], spearman, row["spearman_p"]))
     return CorrelationTable(tuple(rows))
 
 

@@ -135,7 +135,7 @@ def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
 def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
     """What the page says was typed makes the same page again."""
     monkeypatch.chdir(files)
-    command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK, "--ablation"]
+    command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK]
     command += ["--splits", "authors", "--bins", "code", "--rank-edges", "0,1,2,9"]
     command += ["--trust", "text"]
     command += ["--output", str(tmp_path / "one")]
