@@ -148,6 +148,8 @@ def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
     [
         (lambda r: plots.coverage_heatmap(r, "nothing"), "no table 'nothing'; there are"),
         (lambda r: plots.coverage_heatmap(r, "class"), "needs a table over two axes"),
+        (lambda r: plots.coverage_heatmap([], "class"), "must be an Evaluation or a non-empty"),
+        (lambda r: plots.coverage_by_group({"a": 1}, "class"), "must be an Evaluation"),
     ],
 )
 def test_bad_arguments_are_named(case, draw, message):

@@ -391,7 +391,10 @@ def _table(evaluation: Evaluation, name: str) -> BinTable:
 
 
 def _as_list(runs: Runs) -> list[Evaluation]:
-    return [runs] if isinstance(runs, Evaluation) else list(runs)
+    evaluations: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    if not evaluations or not all(isinstance(item, Evaluation) for item in evaluations):
+        raise InputError("evaluation must be an Evaluation or a non-empty list of them.")
+    return evaluations
 
 
 # ---- Numbers and names, as people read them ---------------------------------------------------
@@ -536,7 +539,7 @@ def coverage_by_group(
     same samples. The `most` groups of lowest coverage are shown.
     """
     methods = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
-    first = next(iter(methods.values()))
+    first = _as_list(list(methods.values()))[0]
     shown = _table(first, table)
     order = np.argsort(shown.coverage, kind="stable")[:most].tolist()
     height = {shown.labels[j]: i for i, j in enumerate(order)}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._blocks import in_threads
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, read_only
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
     ExtremeVertex,
     Solved,
@@ -39,6 +39,7 @@ from trustsets.engine.fit import (
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
+    LONG_STRETCH,
     STRETCH,
     WEIGHT_TOL,
     PathResults,
@@ -416,7 +417,7 @@ class QuantileModel:
         """Threshold of a whitened row at its optimal vertex."""
         problem, basic = self._problem, vertex.basic_points
         arrays = problem.rows, basic, vertex.inverse, row, problem.scores
-        return float(vertex_threshold(*map(read_only, arrays)))
+        return vertex_threshold(*arrays)
 
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
@@ -551,7 +552,7 @@ class QuantileProcess:
         first = self[0]
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
-        tour = make_tour(rows)
+        tour = make_tour(rows, LONG_STRETCH)
         for fit in self._fits:
             weights = read_weights(
                 fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)

@@ -68,7 +68,7 @@ class Whitening:
         phi.flags.writeable = False  # see `compiled.read_only`
         _whiten_rows(
             phi, self.scale, self.independent, self.dependent, self.transform, self.relation, rows,
-            gaps,
+            gaps, *np.empty((2, rows.shape[1])),
         )  # fmt: skip
         return rows, gaps
 
@@ -131,12 +131,13 @@ def _whiten_rows(
     relation: FloatArray,
     rows: FloatArray,
     gaps: FloatArray,
+    total: FloatArray,
+    low: FloatArray,
 ) -> None:
     """Whiten every row of `phi`, correct to the last bits, and compare its dependent columns.
 
     Equal rows give equal bits in any batch.
     """
-    total, low = np.empty(rows.shape[1]), np.empty(rows.shape[1])
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0

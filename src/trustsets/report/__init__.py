@@ -22,7 +22,7 @@ from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
 from trustsets.metrics import Comparison, Evaluation, to_plain
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.plots import (
     Evaluations,
     Theme,
@@ -130,8 +130,8 @@ def write_report(
             'write_report("report.html", evaluations).'
         )
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"path must be a file in a folder that exists; got {target}.")
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
@@ -296,6 +296,7 @@ def _check_samples(
         return {}
     if outputs is None or sets is None:
         raise InputError("listing samples needs both outputs= and sets=; one is missing.")
+    require_outputs(outputs, "outputs")
     by_name = _by_method("sets", sets, methods, PredictionSets)
     if len(by_name) < len(methods):
         raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
@@ -327,8 +328,9 @@ def _check_searches(
             )
     if comparison is None:
         return
-    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
-    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
+    keys = comparison.keys if isinstance(comparison, Comparison) else (("",),)
+    last = {key[-1] for key in keys if key[0] == keys[-1][0]}
+    if len(keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
         raise InputError(
             f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
             f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
