@@ -58,17 +58,13 @@ def extract(
     from trustsets_paper.networks import extract_dataset
 
     folder = output or Path("extracted") / dataset
-    parts = extract_dataset(dataset, images, weights, folder, options=options, resize=resize)
-    rows = [
-        [
-            part["part"],
-            f"{part['images']:,}",
-            f"{part['unreadable']:,}",
-            f"{part['accuracy']:.1%}",
-            f"{part['run'] / part['seconds']:,.0f}" if part["run"] else "done before",
-        ]
-        for part in parts
-    ]
+    shown: dict[str, Any] = {"options": options, "progress": console.progress}
+    parts = extract_dataset(dataset, images, weights, folder, resize=resize, **shown)
+    rows = []
+    for part in parts:
+        speed = f"{part['run'] / part['seconds']:,.0f}" if part["run"] else "done before"
+        counts = [f"{part[name]:,}" for name in ("images", "unreadable")]
+        rows.append([part["part"], *counts, f"{part['accuracy']:.1%}", speed])
     header = ["part", "images", "unreadable", "accuracy", "images/s"]
     _print_images({"output": str(folder), "parts": parts}, folder, dataset, header, rows)
 
@@ -107,7 +103,8 @@ def train(
     folder = output or Path("trained") / dataset
     changes = {"epochs": epochs, "learning_rate": learning_rate}
     chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    path, history = train_dataset(dataset, images, weights, folder, options=options, **chosen)
+    chosen |= {"options": options, "progress": console.progress}
+    path, history = train_dataset(dataset, images, weights, folder, **chosen)
     rows = [
         [str(number), f"{epoch['loss']:.4f}", f"{epoch['accuracy']:.1%}"]
         for number, epoch in enumerate(history, 1)

@@ -169,7 +169,9 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
 
 def _legend_below(ax: "Axes", figure: "Figure") -> None:
     """Name the methods and the noise floor below all axes of a figure."""
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    entries = zip(*ax.get_legend_handles_labels(), strict=True)
+    handles, labels = zip(*sorted(entries, key=lambda entry: entry[1] == _FLOOR), strict=True)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
 
 
 def ball_curves(curves: Mapping[str, Sequence[BallCurve]], ax: "Axes") -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from trustsets import TrustSetsError
-from trustsets.cli import console
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
 from trustsets_paper import Array, Ints
@@ -299,6 +299,8 @@ def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
 # --- images
 
 Transform = Callable[[Any], Any]
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+"""Shows work by a title and a total; gives a function to call with the steps done."""
 # Accuracies that differ by more from the published one are worth a warning.
 _ACCURACY_SLACK = 0.03
 
@@ -345,6 +347,10 @@ class UnreadableImages:
             write_text(self._file, "".join(lines))
 
 
+def _show_nothing(title: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
+    return nullcontext(lambda steps: None)
+
+
 # What Pillow raises besides for files that are cut short, too large, or oddly made.
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error)
 
@@ -353,9 +359,11 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError
 class Images(Dataset[Any]):
     """Images of one part of a dataset, by (row, seed of its augmentation, if it has any)."""
 
-    def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
+    def __init__(
+        self, part: str, listing: Listing, transform: Transform, progress: Progress
+    ) -> None:
         self.part, self.listing = part, listing
-        self._transform = transform
+        self._transform, self._progress = transform, progress
 
     def __len__(self) -> int:
         return len(self.listing)
@@ -404,7 +412,7 @@ class Images(Dataset[Any]):
             collate_fn=_collate,
             pin_memory=options.device != "cpu" and torch.cuda.is_available(),
         )
-        with console.progress(title, len(self)) as advance:
+        with self._progress(title, len(self)) as advance:
             advance(done)
             for images, rows, failures in loader:
                 unreadable.add(self.part, self.listing, failures)
@@ -483,6 +491,7 @@ def train_dataset(
     folder: Path,
     *,
     options: WorkOptions | None = None,
+    progress: Progress = _show_nothing,
     **changes: Any,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Fine-tune the paper's network for a dataset, from weights of ImageNet.
@@ -505,7 +514,9 @@ def train_dataset(
         torch.manual_seed(options.seed)
         network = architecture.build(len(dataset.classes))
         load_weights(network, weights, without_head=True)
-        history = _Training(dataset.parts[TRAIN], network, recipe, folder, options).run()
+        transform = recipe.transform(options.image_size)
+        pictures = Images(TRAIN, dataset.parts[TRAIN], transform, progress)
+        history = _Training(pictures, network, recipe, folder, options).run()
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
@@ -524,11 +535,11 @@ class _Training:
     """One training: network, optimiser, and the epochs so far."""
 
     def __init__(
-        self, listing: Listing, network: Network, recipe: Recipe, folder: Path, options: WorkOptions
+        self, images: Images, network: Network, recipe: Recipe, folder: Path, options: WorkOptions
     ) -> None:
-        self._listing, self._network, self._recipe = listing, network, recipe
+        self._images, self._network, self._recipe = images, network, recipe
+        self._listing = listing = images.listing
         self._options, self._device = options, pick_device(options.device)
-        self._images = Images(TRAIN, listing, recipe.transform(options.image_size))
         self._steps_per_epoch = -(-len(listing) // options.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
@@ -678,6 +689,7 @@ def extract_dataset(
     *,
     options: WorkOptions | None = None,
     resize: int | None = None,
+    progress: Progress = _show_nothing,
 ) -> list[dict[str, Any]]:
     """Run the paper's network over one of its datasets; an earlier run in `folder` is continued.
 
@@ -716,7 +728,7 @@ def extract_dataset(
     for part, listing in dataset.parts.items():
         (folder / part).mkdir(exist_ok=True)
         listing.write(folder / part / SAMPLES)
-        summary, columns = extraction.run(Images(part, listing, transform))
+        summary, columns = extraction.run(Images(part, listing, transform, progress))
         summaries.append(summary)
         if part != TRAIN:
             check_class_order(dataset, columns["labels"], columns["predicted"])

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, Self, final
 
 import numpy as np
+from typer import Option
 
 from trustsets import ModelOutputs
-from trustsets.cli import option
 from trustsets.errors import InputError, StorageError
 from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
@@ -36,23 +36,13 @@ _SUFFIXES = (".npz", ".parquet", ".safetensors")
 class WorkOptions:
     """Which images there are, and how they are decoded and run: options of two commands."""
 
-    lists: Annotated[
-        Path | None, option("DIR", "Folder of the dataset's lists or tables. Default: nearby.")
-    ] = None
-    seed: Annotated[
-        int, option("N", "Seed of the training split of fitzpatrick17k and of training.", min=0)
-    ] = 0
-    image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
-        224
-    )
-    batch_size: Annotated[int, option("N", "Images that are run together.", min=1)] = 256
-    max_unreadable: Annotated[
-        int, option("N", "How many images may be missing or damaged before it is an error.", min=0)
-    ] = 100
-    device: Annotated[str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.")] = "auto"
-    workers: Annotated[
-        int | None, option("N", "Processes that decode images. Default: one per core.", min=0)
-    ] = None
+    lists: Annotated[Path | None, Option(help="Folder of lists or tables. Default: nearby.")] = None
+    seed: Annotated[int, Option(help="Of the split of fitzpatrick17k and of training.", min=0)] = 0
+    image_size: Annotated[int, Option(help="Side that the network sees.", min=1)] = 224
+    batch_size: Annotated[int, Option(help="Images that are run together.", min=1)] = 256
+    max_unreadable: Annotated[int, Option(help="Missing or damaged images allowed.", min=0)] = 100
+    device: Annotated[str, Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto"
+    workers: Annotated[int | None, Option(help="Decoding processes. Default: all.", min=0)] = None
 
 
 @final

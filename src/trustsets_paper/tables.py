@@ -42,8 +42,6 @@ MARK = "†"
 _STANDARD_ERRORS = 2.0
 # How far rounding to two digits can move a printed number.
 _HALF_UNIT = 0.005
-# Marginal coverage that is printed as 0.90 with two digits.
-_COVERAGE_SLACK = 0.005
 MAIN_COLUMNS = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
 """Columns of tables 1, 4 and 5."""
 # Intervals of means over seeds are not shown, so there is nothing to gain from more.
@@ -455,7 +453,7 @@ def judge(claim: Claim, run: Run) -> Verdict | None:
 
 def _word(cost: float, error: float, claim: Claim) -> Literal["yes", "no", "undecided"]:
     if claim.column == "coverage":
-        return "yes" if abs(cost) <= _COVERAGE_SLACK else "no"
+        return "yes" if abs(cost) <= _HALF_UNIT else "no"
     if cost > _STANDARD_ERRORS * error:
         return "no"
     return "yes" if claim.comparable or cost < -_STANDARD_ERRORS * error else "undecided"

@@ -358,13 +358,6 @@ def test_rows_may_have_gaps(source):
         Source("small", {"pool": small_outputs(rows=rows[::-1])})
 
 
-def test_bad_options_say_so():
-    bad = {"alpha": 0.0, "scores": ("SAPS",), "degrees": (0,), "rank_edges": (0, 2, 2)}
-    for name, value in bad.items():
-        with pytest.raises(InputError):
-            replace(QUICK, **{name: value})
-
-
 def test_lists_of_numbers():
     for text, numbers in (("1-3", (1, 2, 3)), ("4", (4,)), ("2,1-2", (2, 1))):
         assert parse_numbers(text, "--seeds") == numbers

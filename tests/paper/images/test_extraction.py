@@ -317,6 +317,6 @@ def test_damaged_folders_are_named(prepared, cli, tmp_path):
     replace(whole, rows={"train": whole.rows["train"], "elsewhere": 3}).write(tmp_path)
     with pytest.raises(StorageError, match="holds 0 rows instead of 3"):
         read_extracted(tmp_path)
-    with pytest.raises(StorageError, match=r"no dataset\.json"):
+    with pytest.raises(StorageError, match=r"dataset\.json: damaged"):
         read_extracted(tmp_path / "pool")
     assert not is_extracted(tmp_path / "pool")
