@@ -230,6 +230,7 @@ def test_bad_queries_are_named_and_leave_the_object_usable(features, predicted, 
         ({"neighbour": 0}, "neighbour must be"),
         ({"neighbour": 1.5}, "neighbour must be"),
         ({"filter_fraction": 1.0}, "filter_fraction must be"),
+        ({"filter_fraction": "a"}, "filter_fraction must be"),
         ({"device": "abacus"}, "cannot be used by torch"),
     ],
 )

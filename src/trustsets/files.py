@@ -311,7 +311,7 @@ def _resolve(
     if names is None and label is not None:
         # Of all labels of the file, so that a part of it has the names of the whole.
         _check_memory(path, 8 * values.shape[0])
-        labels = one_per_sample(arrays[label].read_names(), "labels", values.shape[0])
+        labels = one_per_sample(_read_labels(arrays[label], None), "labels", values.shape[0])
         names = check_classes(None, labels, values.shape[-1])
     return OutputsFile(
         path=path,
@@ -433,6 +433,10 @@ def _read_labels(
 ) -> Array:
     """Labels as class names: integers are positions where no name is written as an integer."""
     labels = column.read_names(start, stop)
+    if labels.dtype.kind == "f":
+        raise column.error(
+            "must hold integers or texts, and none missing; its type is float. Convert it."
+        )
     if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
         return labels
     if any(str(name).lstrip("-").isdecimal() for name in classes):
@@ -938,6 +942,8 @@ class Column:
 
 def stacked(name: str, columns: Sequence[Column]) -> Column:
     """Several columns of one table as the columns of a matrix."""
+    if not columns:
+        raise InputError(f"{name} must be the name of a column, or several; got none.")
     for column in columns:
         if column.shape != columns[0].shape or len(column.shape) != 1:
             raise column.error("must hold one number in each row.")

@@ -13,7 +13,7 @@ from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling", "check_temperature"]
 
@@ -42,9 +42,8 @@ _INVERSE_TEMPERATURES = (0.01, 100.0)
 class TemperatureScaling(Estimator):
     """Divide the logits by T, with T the maximum-likelihood value on given data.
 
-    In b = 1/T the mean negative log-likelihood is convex, and its minimum is found to full
-    precision. If every label has the largest logit of its row there is none: the temperature stays
-    1, with a warning.
+    If every label has the largest logit of its row there is no maximum: the temperature stays 1,
+    with a warning.
 
     Attributes
     ----------
@@ -63,7 +62,7 @@ class TemperatureScaling(Estimator):
 
     def fit(self, outputs: ModelOutputs) -> Self:
         """Fit T to the labels of `outputs`."""
-        codes = outputs.require_labels("TemperatureScaling.fit")
+        codes = require_outputs(outputs, "outputs").require_labels("TemperatureScaling.fit")
         logits = outputs.logits
         labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
         gaps = labels - logits.max(axis=1)
@@ -212,7 +211,7 @@ class ClassBias(Estimator):
     def fit(self, outputs: ModelOutputs) -> Self:
         """Learn the biases from the labels of `outputs`."""
         prevalence = self._power()
-        codes = outputs.require_labels("ClassBias.fit")
+        codes = require_outputs(outputs, "outputs").require_labels("ClassBias.fit")
         strength = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):

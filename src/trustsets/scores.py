@@ -12,7 +12,7 @@ from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
 from trustsets._storage import storable
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = [
     "APS",
@@ -69,6 +69,7 @@ class Score(ABC):
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
+        outputs = require_outputs(outputs, "outputs")
         codes = outputs.require_labels("the score of the true labels")
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
@@ -94,7 +95,7 @@ class Score(ABC):
         """
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
-        if outputs.is_one_block:
+        if require_outputs(outputs, "outputs").is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
         scores = np.empty((len(outputs), outputs.n_classes))
 
@@ -319,8 +320,8 @@ class RAPS(_Cumulative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative(lam=self.lam)
-        if self.k_reg < 0 or self.k_reg != int(self.k_reg):
+        check_not_negative(lam=self.lam, k_reg=self.k_reg)
+        if self.k_reg != int(self.k_reg):
             raise InputError(f"k_reg must be a whole number, 0 or more; got {self.k_reg}.")
 
     def _penalty(self, n_classes: int) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from fractions import Fraction
+from numbers import Real
 from typing import Any, Self, final
 
 import numpy as np
@@ -262,9 +263,10 @@ class TrustScore(Estimator):
         number = self.neighbour
         if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
             raise InputError(f"neighbour must be a whole number of at least 1, got {number!r}.")
-        if not 0.0 <= self.filter_fraction < 1.0:
+        fraction: Any = self.filter_fraction
+        if not (isinstance(fraction, Real) and 0.0 <= float(fraction) < 1.0):
             raise InputError(
-                f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
+                f"filter_fraction must be in [0, 1), got {fraction!r}. "
                 "It is the fraction of each class to drop; 0 drops nothing."
             )
 

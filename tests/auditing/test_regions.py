@@ -199,7 +199,10 @@ def test_odd_columns_do_no_harm(draw):
     ("changes", "words"),
     [
         ({"alpha": None}, "alpha must be given"),
+        ({"alpha": "0.1"}, "alpha must be a number"),
+        ({"alpha": [0.1]}, "alpha must be a number"),
         ({"by": "trust"}, "write by="),
+        ({"by": 3}, "by must be a sequence of names"),
         ({"by": ("rank",)}, "none of confidence"),
         ({"by": ("sizes",)}, "needs PredictionSets"),
         ({"trust": None, "by": ("trust",)}, "needs trust"),

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from trustsets import Classes, ConditionalConformal, Confidence, Groups, Intercept, Polynomial
-from trustsets.basis.base import FittedProduct
+from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial
 from trustsets.predictors.quantiles import CalibrationProblem
 
 ALPHA = 0.1
@@ -61,22 +60,6 @@ def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     expected = np.zeros((2, n_groups + 5))
     expected[0, n_groups + 2] = expected[1, n_groups + 3] = 2.0
     np.testing.assert_array_equal(rows, expected)
-
-
-def test_a_product_pays_for_each_factor_once_for_each_function_of_the_other(make_outputs):
-    """For coefficients ``a b'``: the penalty of a times the size of b, and the other way round."""
-    observed, rng = make_outputs(50), np.random.default_rng(0)
-    left = Polynomial(2, (Confidence(),), penalty=3.0).fit(observed)
-    right = Classes(penalty=0.5).fit(observed)
-    both = FittedProduct((left, right))
-    a, b = rng.normal(size=3), rng.normal(size=right.design(observed).shape[1])
-    np.testing.assert_allclose(
-        both.design(observed) @ np.kron(a, b),
-        left.design(observed) @ a * (right.design(observed) @ b),
-    )
-    costs = [np.abs(part.penalty_rows(observed) @ x).sum() for part, x in ((left, a), (right, b))]
-    total = costs[0] * np.abs(b).sum() + costs[1] * np.abs(a).sum()
-    assert np.abs(both.penalty_rows(observed) @ np.kron(a, b)).sum() == pytest.approx(total)
 
 
 def weighted_gaps(price, functions, n=80, repeats=300, m=50):

@@ -46,7 +46,6 @@ from trustsets import (
     Trust,
     TrustScore,
 )
-from trustsets.basis import ClassClusters
 from trustsets.scores import MarginScore, TopK
 from trustsets_paper.baselines import (
     Atypicality,
@@ -120,6 +119,14 @@ def of_candidate(outputs: ModelOutputs, codes: np.ndarray) -> np.ndarray:
     return np.stack([np.ones(len(outputs)), top, outputs.features[:, 1]], axis=1)
 
 
+def class_by_site(outputs: ModelOutputs, codes: np.ndarray) -> np.ndarray:
+    """An indicator of each class within each site."""
+    values = [*np.unique(recorded()["calibration/site"]), "another"]
+    sites = outputs.groups["site"][:, None] == np.array(values)
+    both = np.eye(N_CLASSES)[codes][:, :, None] * sites[:, None]
+    return both.reshape(len(outputs), -1)
+
+
 # With the default of RAPS, ranks up to 6 would have no penalty.
 RANKED = {"aps": APS, "raps": partial(RAPS, lam=0.05, k_reg=1), "saps": SAPS, "topk": TopK}
 SCALES = ("raw", "tail")
@@ -154,14 +161,12 @@ BASES = {
     "components": PrincipalComponents(4),
     "custom": Custom(of_outputs),
     "sum": Polynomial(2, RANKS) + Groups("site") + PrincipalComponents(2),
-    "product": Intercept() + LINE * Groups("device"),
 }
 LABEL_BASES = {
     "classes": Classes(),
     "classes-penalised": Intercept() + Classes(penalty=3.0),
     "line-classes": LINE + Classes(),
-    "classes-by-site": Classes() + Classes() * Groups("site"),
-    "class-clusters": Polynomial(1, RANKS) + ClassClusters(2),
+    "classes-by-site": Classes() + Custom(class_by_site, of_label=True),
     "custom-label": Custom(of_candidate, of_label=True),
 }
 PARTITIONS: dict[str, Any] = {

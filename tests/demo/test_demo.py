@@ -231,4 +231,5 @@ class TestCommand:
         (tmp_path / "FILE").write_text("")
         code, out, err = demo(*(text.replace("FILE", str(tmp_path / "FILE")) for text in arguments))
         assert code == 2 and out == "" and "Traceback" not in err
+        assert "faces" in arguments or err.count("\n") == 1
         assert ("faces" if "faces" in arguments else str(tmp_path / "FILE")) in err

@@ -144,6 +144,8 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
     ("make", "message"),
     [
         (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
+        (lambda: RankBins(counts=3), "counts must be two numbers"),
+        (lambda: RankBins(edges="ab"), "two or more finite, increasing"),
         (lambda: RankBins(ties="random"), 'ties must be "split" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),

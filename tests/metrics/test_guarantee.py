@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from trustsets.errors import InputError
 from trustsets.metrics import binomial_interval, check_guarantee
 
 CALIBRATION, TEST = (200, 500, 1000, 5000, 10_000), (500, 2000, 10_000, 50_000)
@@ -31,6 +32,13 @@ def test_basis_functions_take_samples_from_the_law(n_functions):
     left = max(250 - n_functions, 1)
     wanted = stats.betabinom.cdf([170, 180, 195], 200, 0.9 * left, 0.1 * left)
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_counts_that_cannot_be_are_refused():
+    """Swapped, covered and count would give a p-value of 1."""
+    for covered, count, alpha in ((1000, 875, 0.1), (-1, 10, 0.1), (5, 10, 1.5)):
+        with pytest.raises(InputError, match=r"covered must be between|alpha must lie"):
+            check_guarantee(covered, count, 500, alpha)
 
 
 def rates(n, m, shift=0.0):

@@ -16,7 +16,6 @@ from trustsets import (
     Polynomial,
     Softmax,
 )
-from trustsets.basis import ClassClusters
 from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
@@ -39,12 +38,16 @@ def rank_of_label(outputs, codes):
     return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
 
 
+def class_by_site(outputs, codes):
+    """An indicator of each class in one of two sites."""
+    return np.eye(outputs.n_classes)[codes] * (outputs.groups["site"] == "a")[:, None]
+
+
 BASES = [
     Classes() + Polynomial(1, (Confidence(),)),
     Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
-    Classes() * Groups("site"),
-    Classes(penalty=2.0) * Polynomial(1, (Confidence(),)) + Intercept(),
-    ClassClusters(2) + Polynomial(1, (Confidence(),)),
+    Classes() + Custom(class_by_site, of_label=True),
+    Classes(penalty=2.0) + Custom(class_by_site, of_label=True) + Intercept(),
     Intercept() + Custom(rank_of_label, of_label=True),
 ]
 
@@ -198,20 +201,11 @@ def test_classes_proven_infinite_at_once_are_infinite(penalty, monkeypatch):
     assert not infinite.all()
 
 
-def test_factors_of_a_product_learn_where_their_parts_would():
-    calibration, tuning = some(0, 300), some(1, 300)
-    tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
-    basis = ClassClusters(2) * Groups("site")
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
-    # Both sites are known, although the clusters come from samples of one of them.
-    assert predictor.conditions_on.parts[1].values == (("a", "b"),)
-
-
-def test_a_penalty_of_groups_limits_thresholds_of_their_products():
+def test_a_penalty_of_groups_limits_thresholds_of_every_class():
     calibration, test = some(0, 400), some(1, 100)
     few = np.flatnonzero((calibration.groups["site"] == "a") | (np.arange(400) < 12))
     free, limited = (
-        ConditionalConformal(basis=Classes() * Groups("site", penalty=p) + Intercept())
+        ConditionalConformal(basis=Classes(penalty=1.0) + Groups("site", penalty=p) + Intercept())
         .calibrate(calibration.take(few))
         .predict_set(test, alpha=0.05)
         for p in (0.0, 2.0)

@@ -13,6 +13,7 @@ from trustsets import (
     Entropy,
     Groups,
     Intercept,
+    Learned,
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
@@ -30,6 +31,7 @@ LEARNING = {
     "a sum with components": Intercept() + PrincipalComponents(2),
     "a sum with ranks": Groups() + Polynomial(1, RANKS) + Intercept(),
     "one rank of two": Polynomial(1, (Confidence(), Entropy(transform="rank"))),
+    "a learned quantile": Learned(n_components=2, n_trees=5),
     "edges": Bins(Confidence(), counts=3, spacing="quantile"),
     "edges by hand on ranks": Bins(*RANKS, edges=((0.3, 0.6),)),
 }
@@ -39,12 +41,14 @@ FIXED = {
     "edges by hand": Bins(Confidence(), edges=((0.5, 0.7),)),
 }
 PREDICTORS = {name: ConditionalConformal(basis=basis) for name, basis in LEARNING.items()}
+PREDICTORS["auto"] = ConditionalConformal()
 PREDICTORS["cells"] = MondrianConformal(by=LEARNING["edges by hand on ranks"])
 
 
 def learned(predictor):
-    """The fitted function class or partition, as a digest of all its numbers."""
-    return storage.digest(predictor.conditions_on)
+    """The fitted function class or partition, as a digest of all its numbers, and the biases."""
+    bias = predictor.state_.class_bias
+    return storage.digest(predictor.conditions_on), None if bias is None else bias.bias_.tolist()
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
@@ -55,7 +59,7 @@ def test_what_learns_takes_tuning_samples_or_warns(name, make_outputs):
     what = "the bin edges" if name == "cells" else "the function class"
     with pytest.warns(TrustSetsWarning, match=f"{what} will be learned from"):
         predictor.set_params(tuning_fraction=0.0).calibrate(calibration)
-    assert f"holds only approximately, because {what}" in predictor.summary()
+    assert f"{what} came from the calibration samples" in predictor.summary()
 
 
 @pytest.mark.parametrize("name", PREDICTORS)

@@ -73,5 +73,7 @@ def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
 def test_bad_use_is_named(make_outputs):
     with pytest.raises(NotCalibratedError, match="call fit first"):
         TemperatureScaling().transform(make_outputs())
+    with pytest.raises(InputError, match="outputs must be ModelOutputs"):
+        TemperatureScaling().fit(np.zeros((3, 2)))
     with pytest.raises(InputError, match="needs labels"):
         TemperatureScaling().fit(make_outputs(labels=None))

@@ -280,6 +280,8 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
         ({"a": one, "b": shuffled}, {}, "share test samples.*same ModelOutputs"),
         (results, {"outputs": outputs}, "both outputs= and sets="),
         (results, {"sets": sets}, "both outputs= and sets="),
+        (results, listed | {"outputs": outputs.logits}, "outputs must be ModelOutputs"),
+        (results, {"comparison": 5}, "comparison must have rows at equal size"),
         (results, {"outputs": outputs, "sets": sets["planted"]}, "sets must be a mapping"),
         (results, {"predictors": {"nobody": 1}}, "predictors must name methods among.*nobody"),
         (
@@ -299,8 +301,9 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
     for evaluations, options, message in cases:
         with pytest.raises(match=message):
             write_report(tmp_path / "bad.html", evaluations, **options)
-    with pytest.raises(InputError, match="path must lie in a folder that exists"):
-        write_report(tmp_path / "nowhere" / "bad.html", one)
+    for path in (tmp_path / "nowhere" / "bad.html", tmp_path):
+        with pytest.raises(InputError, match="path must be a file in a folder that exists"):
+            write_report(path, one)
     for first in (one, results):
         with pytest.raises(InputError, match=r"path must be the file to write; got (Eval|dict)"):
             write_report(first, tmp_path / "bad.html")

@@ -10,19 +10,16 @@ from trustsets.basis.base import (
     Partition,
     Polynomial,
     PrincipalComponents,
-    Product,
     Sum,
 )
-from trustsets.basis.labels import ClassClusters, Classes
 from trustsets.basis.learned import FEWEST_TO_LEARN, BasisChoice, Learned, choose_basis
-from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
+from trustsets.basis.partitions import Bins, Classes, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
     "FEWEST_TO_LEARN",
     "Basis",
     "BasisChoice",
     "Bins",
-    "ClassClusters",
     "Classes",
     "Custom",
     "CustomGroups",
@@ -37,7 +34,6 @@ __all__ = [
     "Partition",
     "Polynomial",
     "PrincipalComponents",
-    "Product",
     "Sum",
     "choose_basis",
 ]

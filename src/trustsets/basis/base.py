@@ -33,7 +33,6 @@ __all__ = [
     "Partition",
     "Polynomial",
     "PrincipalComponents",
-    "Product",
     "Sum",
 ]
 
@@ -74,10 +73,6 @@ class FittedBasis(ABC):
     def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return phi of each sample with a candidate label, given by its code; shape (n, p)."""
         return self.design(outputs)
-
-    def class_cells(self, n_classes: int) -> Codes:
-        """Cell of each class, shape (K,): for classes of one cell phi is the same function."""
-        return np.zeros(n_classes, np.int64)
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -148,9 +143,6 @@ class Basis(ABC):
         parts = [part.parts if isinstance(part, Sum) else (part,) for part in (self, other)]
         return Sum(parts[0] + parts[1])
 
-    def __mul__(self, other: "Basis") -> "Product":
-        return Product((self, other)) if isinstance(other, Basis) else NotImplemented
-
 
 class Partition(Basis):
     """A function class of indicators of cells."""
@@ -160,36 +152,10 @@ class Partition(Basis):
         """Learn the cells from samples; labels are not used."""
 
 
-class _Combined(Basis):
-    """What sums and products of function classes have in common."""
-
-    parts: tuple[Basis, ...]
-
-    @property
-    def learns(self) -> bool:
-        """Whether any part learns."""
-        return any(part.learns for part in self.parts)
-
-    @abstractmethod
-    def _combine(self, parts: tuple[FittedBasis, ...]) -> FittedBasis:
-        """Combine fitted parts."""
-
-    def fit(self, outputs: ModelOutputs) -> FittedBasis:
-        """Fit every part."""
-        return self._combine(tuple(part.fit(outputs) for part in self.parts))
-
-    def fit_parts(
-        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
-    ) -> FittedBasis:
-        """Fit each part on the samples that it should see."""
-        fitted = (part.fit_parts(calibration, tuning, **learned_from) for part in self.parts)
-        return self._combine(tuple(fitted))
-
-
 @final
 @storable
 @dataclass(frozen=True)
-class Sum(_Combined):
+class Sum(Basis):
     """All sums of functions from several classes; written ``a + b``."""
 
     parts: tuple[Basis, ...]
@@ -197,58 +163,50 @@ class Sum(_Combined):
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
 
-    def _combine(self, parts: tuple[FittedBasis, ...]) -> "FittedSum":
-        return FittedSum(parts)
+    @property
+    def learns(self) -> bool:
+        """Whether any part learns."""
+        return any(part.learns for part in self.parts)
+
+    def fit(self, outputs: ModelOutputs) -> "FittedSum":
+        """Fit every part."""
+        return FittedSum(tuple(part.fit(outputs) for part in self.parts))
+
+    def fit_parts(
+        self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
+    ) -> "FittedSum":
+        """Fit each part on the samples that it should see."""
+        fitted = (part.fit_parts(calibration, tuning, **learned_from) for part in self.parts)
+        return FittedSum(tuple(fitted))
 
 
 @final
 @storable
 @dataclass(frozen=True)
-class Product(_Combined):
-    """Products of the functions of two classes; written ``a * b``.
-
-    ``Classes() * Groups("site")`` has an indicator for each class within each site. Functions of
-    either class alone are not among the products. A penalty on one factor is a penalty on all
-    products with its functions.
-    """
-
-    parts: tuple[Basis, ...]
-
-    def __repr__(self) -> str:
-        return " * ".join(repr(part) for part in self.parts)
-
-    def _combine(self, parts: tuple[FittedBasis, ...]) -> "FittedProduct":
-        return FittedProduct(parts)
-
-
-class _FittedParts(FittedBasis):
-    """What sums and products of fitted classes have in common."""
+class FittedSum(FittedBasis):
+    """Columns of all parts side by side; columns that depend on one another do no harm."""
 
     parts: tuple[FittedBasis, ...]
 
-    @abstractmethod
-    def _columns(self, parts: list[Floats]) -> Floats:
-        """Columns of the parts, combined."""
-
-    @abstractmethod
-    def _penalties(self, parts: list[Floats]) -> Floats:
-        """Penalty rows of the parts, combined."""
+    def check_state(self) -> None:
+        """Refuse a sum of nothing."""
+        require(self.parts, "FittedSum.parts", "must not be empty")
 
     def design(self, outputs: ModelOutputs) -> Floats:
-        """Return the combined columns of all parts."""
-        return self._columns([part.design(outputs) for part in self.parts])
+        """Return the columns of all parts."""
+        return np.hstack([part.design(outputs) for part in self.parts])
 
     def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return the same at these labels."""
-        return self._columns([part.design_for(outputs, codes) for part in self.parts])
+        return np.hstack([part.design_for(outputs, codes) for part in self.parts])
 
     def penalty_rows(self, outputs: ModelOutputs) -> Floats:
-        """Return the combined rows of all parts."""
-        return self._penalties([part.penalty_rows(outputs) for part in self.parts])
+        """Return the rows of all parts, each in the columns of its part."""
+        return _block_diagonal([part.penalty_rows(outputs) for part in self.parts])
 
     def bounding_rows(self, outputs: ModelOutputs) -> Floats:
-        """Return the combined rows of all parts."""
-        return self._penalties([part.bounding_rows(outputs) for part in self.parts])
+        """Return the rows of all parts, each in the columns of its part."""
+        return _block_diagonal([part.bounding_rows(outputs) for part in self.parts])
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -265,41 +223,14 @@ class _FittedParts(FittedBasis):
         """Whether any part does."""
         return any(part.uses_label for part in self.parts)
 
-    def class_cells(self, n_classes: int) -> Codes:
-        """Classes share a cell where they do in every part."""
-        cells = np.stack([part.class_cells(n_classes) for part in self.parts], axis=1)
-        return equal_rows(cells)
-
-    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
-        """Samples that are of such a group in any part."""
-        return np.asarray(np.any([part.unseen_groups(outputs) for part in self.parts], axis=0))
-
-
-@final
-@storable
-@dataclass(frozen=True)
-class FittedSum(_FittedParts):
-    """Columns of all parts side by side; columns that depend on one another do no harm."""
-
-    parts: tuple[FittedBasis, ...]
-
-    def check_state(self) -> None:
-        """Refuse a sum of nothing."""
-        require(self.parts, "FittedSum.parts", "must not be empty")
-
     @property
     def is_additive(self) -> bool:
         """Whether every part is."""
         return all(part.is_additive for part in self.parts)
 
-    def _columns(self, parts: list[Floats]) -> Floats:
-        return np.hstack(parts)
-
-    def _penalties(self, parts: list[Floats]) -> Floats:
-        """Each row is in the columns of its part."""
-        from scipy.linalg import block_diag
-
-        return np.asarray(block_diag(*parts))
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples that are of such a group in any part."""
+        return np.asarray(np.any([part.unseen_groups(outputs) for part in self.parts], axis=0))
 
     @property
     def description(self) -> str:
@@ -307,37 +238,10 @@ class FittedSum(_FittedParts):
         return ", plus every ".join(part.description for part in self.parts)
 
 
-@final
-@storable
-@dataclass(frozen=True)
-class FittedProduct(_FittedParts):
-    """All products of a function of one factor and one of the other."""
+def _block_diagonal(blocks: list[Floats]) -> Floats:
+    from scipy.linalg import block_diag
 
-    parts: tuple[FittedBasis, ...]
-
-    def check_state(self) -> None:
-        """Refuse other than two factors."""
-        require(len(self.parts) == 2, "FittedProduct.parts", "must be two")
-
-    @property
-    def is_additive(self) -> bool:
-        """Products of functions of the sample and of the label are not."""
-        return not self.uses_label
-
-    def _columns(self, parts: list[Floats]) -> Floats:
-        left, right = parts
-        return np.asarray((left[:, :, None] * right[:, None, :]).reshape(len(left), -1))
-
-    def _penalties(self, parts: list[Floats]) -> Floats:
-        """Rows of each factor, once for each function of the other."""
-        left, right = parts
-        eyes = np.eye(left.shape[1]), np.eye(right.shape[1])
-        return np.vstack([np.kron(left, eyes[1]), np.kron(eyes[0], right)])
-
-    @property
-    def description(self) -> str:
-        """In words."""
-        return "product of " + " and ".join(f"a {part.description}" for part in self.parts)
+    return np.asarray(block_diag(*blocks))
 
 
 @final
@@ -649,10 +553,6 @@ class Custom(Basis, FittedBasis):
         """A function of sample and label may be anything."""
         return not self.of_label
 
-    def class_cells(self, n_classes: int) -> Codes:
-        """Every class may have its own function."""
-        return np.arange(n_classes) if self.of_label else super().class_cells(n_classes)
-
     def fit(self, outputs: ModelOutputs) -> "Custom":
         """Return itself."""
         return self
@@ -674,12 +574,6 @@ class Custom(Basis, FittedBasis):
                 f"{len(outputs)} samples."
             )
         return columns.astype(np.float64)
-
-
-def equal_rows(table: NDArray[Any]) -> Codes:
-    """Number of each row of a table among its distinct rows."""
-    _, cells = np.unique(table, axis=0, return_inverse=True)
-    return np.asarray(cells.reshape(-1), np.int64)
 
 
 def penalty_on(columns: NDArray[np.bool_], penalty: float) -> Floats:

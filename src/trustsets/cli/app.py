@@ -53,6 +53,8 @@ _MOST_ROWS = 12
 # Permuted outcomes behind the noise floor of the excess risk.
 _PERMUTATIONS = 4
 _MODEL = ".trustsets"
+# Arguments of `make_predictor` that --set cannot give.
+_WITH_OPTIONS = ("method", "score", "trust", "basis", "statistics", "groups", "n")
 
 # --- What commands print -----------------------------------------------------------------------
 
@@ -65,15 +67,13 @@ _HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
 # What turns the direction of the text around it.
 _TURNING = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# The smallest extra that installs a package which a command may lack.
+# The smallest extra with a package that a command may lack; that of the paper's has all of these.
 _EXTRAS = {
     "pandas": "tables",
     "pyarrow": "tables",
     "PIL": "explore",
     "starlette": "explore",
     "uvicorn": "explore",
-    "torch": "paper",
-    "torchvision": "paper",
 }
 
 
@@ -239,7 +239,7 @@ def _is_input_error(error: Exception) -> bool:
     return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
 
 
-def _print_error(error: Exception) -> None:
+def _print_error(error: Exception, command: str) -> None:
     """Print an error as one line on stderr: which file, what is wrong, what to do."""
     text = str(error)
     if isinstance(error, OSError):
@@ -251,7 +251,11 @@ def _print_error(error: Exception) -> None:
     elif isinstance(error, UnicodeEncodeError):
         text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
     elif isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS.get((error.name or "").partition(".")[0], "all")
+        extra = (
+            "paper"
+            if command == "paper"
+            else _EXTRAS.get((error.name or "").partition(".")[0], "paper")
+        )
         text = f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
@@ -438,13 +442,14 @@ app = typer.Typer(
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with _plain_warnings():
-            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+            app(args=words, prog_name="trustsets")
     except Exception as error:
         if console.debug or not _is_input_error(error):
             raise
-        _print_error(error)
+        _print_error(error, command=words[0])
         sys.exit(BAD_INPUT)
 
 
@@ -490,8 +495,8 @@ def demo(
 
       trustsets demo --task digits
     """
-    console.say("About 20 seconds of work; the first run compiles for some more.")
     output.mkdir(parents=True, exist_ok=True)
+    console.say("About 20 seconds of work; the first run compiles for some more.")
     with console.progress("loading", None):
         from trustsets.demo import compare_methods, load
 
@@ -658,15 +663,16 @@ def _calibrated(
     with _values_of_set(options):
         trust, neighbour = None, parameters.pop("neighbour", 1)
         could_use_trust = uses_trust(options.method, basis, statistics)
+        lacks_trust = could_use_trust and samples.trust is None and options.train is None
         if options.train is not None and (could_use_trust or always_trust):
             trust = _trust(options, source.path, samples, neighbour)
-        elif samples.trust is None and could_use_trust:
-            if "trust" in statistics or method_name(options.method) in ("paper", "naive"):
-                raise InputError(
-                    "the trust score needs training samples: give a file with their features and "
-                    "labels (--train FILE)."
-                )
-            console.say("There are no training samples (--train), so trust is not used.")
+        if lacks_trust and (
+            "trust" in statistics or method_name(options.method) in ("paper", "naive")
+        ):
+            raise InputError(
+                "the trust score needs training samples: give a file with their features and "
+                "labels (--train FILE)."
+            )
         predictor = make_predictor(
             options.method,
             score=options.score,
@@ -678,6 +684,8 @@ def _calibrated(
             **parameters,
         )
         predictor.calibrate(samples.with_trust(trust))
+    if lacks_trust:
+        console.say("There are no training samples (--train), so trust is not used.")
     if method_name(options.method) != "class":
         warn_of_unused_groups(predictor, groups)
     return predictor
@@ -690,6 +698,8 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
         name, equals, text = item.partition("=")
         if not equals or not name:
             raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
+        if name in _WITH_OPTIONS:
+            raise InputError(f"--set does not take {name}: it has an option of its own (--help).")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -892,9 +902,9 @@ def _paths(models: Sequence[str]) -> dict[str, Path]:
     """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
     paths: dict[str, Path] = {}
     for item in models:
-        name, equals, rest = item.partition("=")
-        path = Path(rest if equals else item)
-        name = name if equals else path.stem
+        name, _, rest = item.partition("=")
+        path = Path(rest if name and rest else item)
+        name = name if name and rest else path.stem
         if name in paths:
             raise InputError(
                 f"two models are called {name!r} ({paths[name]} and {path}); give one another "

@@ -24,6 +24,7 @@ from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
     ZERO,
+    block_products,
     compensated_sum,
     dot,
     exchange,
@@ -98,8 +99,13 @@ def loss_slopes(multiplicities: FloatArray, is_above: BoolArray, alpha: float) -
 class _Scratch(NamedTuple):
     """Work arrays, allocated outside the kernels: allocation within one takes long to compile."""
 
-    residual: FloatArray
+    # (n_blocks, rank, WIDTH): the rows in blocks (see `block_products`), padded with zeros.
+    blocks: FloatArray
+    # (n_blocks, WIDTH) and (n_blocks * WIDTH,), one memory: rates at which residuals fall.
+    block_speed: FloatArray
     speed: FloatArray
+    residual: FloatArray  # (n_blocks * WIDTH,)
+    # (n,): steps to the zeros that a search looks at, what they change, and their points.
     step: FloatArray
     drop: FloatArray
     point: IntArray
@@ -121,10 +127,15 @@ def descend(
     smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     n_points, rank = data.rows.shape
-    padded = -(-n_points // WIDTH) * WIDTH
+    n_blocks = -(-n_points // WIDTH)
+    padded = np.zeros((n_blocks, WIDTH, rank))
+    padded.reshape(-1, rank)[:n_points] = data.rows
+    block_speed = np.zeros((n_blocks, WIDTH))
     scratch = _Scratch(
-        residual=np.zeros(padded),
-        speed=np.zeros(padded),
+        blocks=np.ascontiguousarray(padded.transpose(0, 2, 1)),
+        block_speed=block_speed,
+        speed=block_speed.reshape(-1),
+        residual=np.zeros(n_blocks * WIDTH),
         step=np.empty(n_points),
         drop=np.empty(n_points),
         point=np.empty(n_points, np.int64),
@@ -179,8 +190,8 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
         # Along the edge the residual of the leaving point gets the sign of the broken bound.
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
-        for i in range(len(rows)):
-            speed[i] = row_dot(rows, i, edge)
+        for block in range(len(scratch.blocks)):
+            block_products(scratch.blocks, block, edge, scratch.block_speed, block)
         for k in range(rank):
             speed[basic[k]] = 0.0
         chosen = _turn(multiplicities, edge, excess, length, scratch)
@@ -239,41 +250,27 @@ def _turn(
     multiplicities: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
 ) -> int:
     """Position in `step` and `point` of the crossing at which the slope turns, or -1."""
+    residual, speed = scratch.residual, scratch.speed
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
     # Most steps are about as long as the one before. A horizon a few times as far leaves few
     # crossings to select from; the second is further, and the third look has no horizon.
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
-        count = _crossings(multiplicities, tiny, horizon, scratch)
+        count = 0
+        for i in range(len(residual)):
+            # Nearly all points fail this one comparison.
+            if abs(residual[i]) <= horizon * abs(speed[i]):
+                rate = speed[i] if residual[i] > 0.0 else -speed[i]
+                if rate > tiny:
+                    # At its zero a point changes the slope of the loss by its `drop`.
+                    scratch.step[count] = abs(residual[i]) / rate
+                    scratch.drop[count] = multiplicities[i] * rate
+                    scratch.point[count] = i
+                    count += 1
         chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
         if chosen >= 0:
             return chosen
     return -1
-
-
-@inner()
-def _crossings(multiplicities: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
-    """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
-
-    At its zero a point changes the slope of the loss by multiplicity times rate, its `drop`.
-    """
-    residual, speed, count = scratch.residual, scratch.speed, 0
-    for low in range(0, len(residual), WIDTH):
-        n_here = 0
-        # This loop has no branches, so it vectorises, and most blocks have no crossing.
-        for i in range(low, low + WIDTH):
-            rate = speed[i] if residual[i] > 0.0 else -speed[i]
-            n_here += (rate > tiny) & (abs(residual[i]) <= horizon * rate)
-        if n_here == 0:
-            continue
-        for i in range(low, low + WIDTH):
-            rate = speed[i] if residual[i] > 0.0 else -speed[i]
-            if rate > tiny and abs(residual[i]) <= horizon * rate:
-                scratch.step[count] = abs(residual[i]) / rate
-                scratch.drop[count] = multiplicities[i] * rate
-                scratch.point[count] = i
-                count += 1
-    return count
 
 
 @inner()
@@ -315,20 +312,13 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
     """
     rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, speed = scratch.residual, scratch.speed
-    for low in range(0, len(residual), WIDTH):
-        passed = 0
-        # Without branches, as in `_crossings`: in most blocks no point changes side.
-        for i in range(low, low + WIDTH):
-            new = residual[i] - length * speed[i]
-            passed += (residual[i] > 0.0) != (new > 0.0)
-            speed[i], residual[i] = residual[i], new
-        if passed == 0:
-            continue
-        for i in range(low, low + WIDTH):
-            if (speed[i] > 0.0) != (residual[i] > 0.0):
-                change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
-                for j in range(len(total)):
-                    total[j] += change * rows[i, j]
+    for i in range(len(residual)):
+        speed[i], residual[i] = residual[i], residual[i] - length * speed[i]
+    for i in range(len(rows)):
+        if (speed[i] > 0.0) != (residual[i] > 0.0):
+            change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
+            for j in range(len(total)):
+                total[j] += change * rows[i, j]
 
 
 @entry()

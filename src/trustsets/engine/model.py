@@ -39,6 +39,7 @@ from trustsets.engine.fit import (
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
+    LONG_STRETCH,
     STRETCH,
     WEIGHT_TOL,
     PathResults,
@@ -551,7 +552,7 @@ class QuantileProcess:
         first = self[0]
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
-        tour = make_tour(rows)
+        tour = make_tour(rows, LONG_STRETCH)
         for fit in self._fits:
             weights = read_weights(
                 fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)

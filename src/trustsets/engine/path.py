@@ -75,10 +75,11 @@ UNREACHED = 1e150
 # A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones.
 CAP_FACTOR, CAP_BASE = 10, 20
 REFRESH = 50  # Pivots between two computations of the vertex from scratch.
-ANCHORED = 16  # Pivots on a tour between two anchors.
+ANCHORED = 32  # Pivots on a tour between two anchors.
 # Members that a tour may collect, in units of the rank, before it starts at the base vertex again.
 MOST_MEMBERS = 24
 STRETCH = 256  # Test points of a tour among which the next one is chosen, and that a thread takes.
+LONG_STRETCH = 4096  # The same for a tour that serves many alphas: fewer pivots, and made once.
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -426,17 +427,17 @@ def path_cap(rank: int) -> int:
     return CAP_FACTOR * rank + CAP_BASE
 
 
-def make_tour(rows: FloatArray) -> Tour:
+def make_tour(rows: FloatArray, stretch: int = STRETCH) -> Tour:
     """Order rows (m, rank) so that each is near the one before.
 
-    Within every `STRETCH` rows of a k-d tree the nearest row that is left comes next. A row that
+    Within every `stretch` rows of a k-d tree the nearest row that is left comes next. A row that
     is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
     far from each other.
     """
     order, chained = np.arange(len(rows)), np.zeros(len(rows), np.int64)
     if len(rows) > 1:
         _split(rows, np.ones(len(rows)), order)
-        _order_stretches(rows, order, chained, np.int64(STRETCH))
+        _order_stretches(rows, order, chained, np.int64(stretch))
     return Tour(order, chained)
 
 

@@ -1,10 +1,8 @@
-"""Bins of test samples, and the table of coverage in each bin.
-
-`RankBins` and `FrequencyBins` need the label, so they are for evaluation only.
-"""
+"""Bins of test samples, some of which need the label, and the table of coverage in each bin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from typing import Any, Literal, final, get_args
 
 import numpy as np
@@ -96,15 +94,11 @@ class BinTable(Binned):
     p_value, holm : arrays of shape (B,)
         Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and with Holm's
         correction for the number of bins.
-    gap, shortfall, excess : Estimate
-        CovGap in percent, and its two halves.
-    rms : Estimate
-        Root mean square gap of the true coverages, an estimate without the noise of the bins.
-    worst : Estimate
+    gap, shortfall, excess, rms : Estimate
+        CovGap in percent, its two halves, and the root mean square gap without noise.
+    worst, macro : Estimate
         Lowest coverage of any bin, with an interval corrected for the choice among B bins
-        (Bonferroni).
-    macro : Estimate
-        Mean of the coverages of the bins.
+        (Bonferroni); mean of the coverages of the bins.
     flavour : str, optional
         Package that the outputs came in as a frame; not kept in JSON.
     """
@@ -356,14 +350,6 @@ class RankBins(Partition):
         ``"quantiles"`` (the authors' code) leaves equal ranks together.
     edges : sequence of float, optional
         Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
-
-    Examples
-    --------
-    >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (8, 1))
-    >>> labels = [0, 0, 0, 0, 1, 1, 2, 3]
-    >>> outputs = ModelOutputs(probabilities=probabilities, labels=labels)
-    >>> np.bincount(RankBins(counts=(1, 4)).fit(outputs).cells(outputs)).tolist()
-    [2, 2, 2, 2]
     """
 
     counts: tuple[int, int] = (10, 4)
@@ -424,13 +410,6 @@ class FrequencyBins(Partition):
         are counted.
     counts : tuple of two int
         Number of bins of Conf, and the largest number of ranges of frequency.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(logits=np.eye(3)[[0, 0, 0, 1, 2]], labels=[0, 0, 0, 1, 2])
-    >>> bins = FrequencyBins(class_counts=(80, 15, 5), counts=(1, 3))
-    >>> bins.fit(outputs).cells(outputs).tolist()
-    [2, 2, 2, 1, 0]
     """
 
     class_counts: Sequence[int] | Ints | None = None
@@ -468,16 +447,17 @@ class FrequencyBins(Partition):
         return _divided(_conf_bins(self.counts[0]).fit(outputs), statistic, cuts, outputs)
 
 
-def _check_counts(counts: tuple[int, int]) -> None:
-    if len(counts) != 2 or any(count < 1 for count in counts):
+def _check_counts(counts: Any) -> None:
+    if np.shape(counts) != (2,) or not all(isinstance(n, Integral) and int(n) > 0 for n in counts):
         raise InputError(f"counts must be two numbers, 1 or more; got {counts}.")
 
 
 def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    checked = tuple(float(edge) for edge in edges)
-    if len(checked) < 2 or not np.isfinite(checked).all() or np.any(np.diff(checked) <= 0.0):
+    numbers = np.asarray(edges)
+    is_list = numbers.ndim == 1 and numbers.size > 1 and numbers.dtype.kind in "fiu"
+    if not is_list or not np.isfinite(numbers).all() or np.any(np.diff(numbers) <= 0.0):
         raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")
-    return checked
+    return tuple(float(edge) for edge in numbers)
 
 
 def _conf_bins(count: int) -> Bins:
@@ -497,10 +477,9 @@ def _divided(
     return FittedBins(of, (*outer.cuts, cuts))
 
 
-def _above(edges: Floats) -> Floats:
+def _above(edges: Any) -> Floats:
     """Cuts just above edges, so that an integer rank equal to an edge is below the cut."""
-    cuts: Floats = np.floor(edges) + 0.5
-    return cuts
+    return np.asarray(np.floor(edges) + 0.5)
 
 
 def quantile_cuts(ranks: Ints, count: int) -> Floats:

@@ -4,7 +4,7 @@ Also the columns that it and `trustsets.auditing.find_regions` explain coverage 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -112,8 +112,7 @@ def excess_risk(
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
         What the classifier sees, among the names in `find_regions`. Default: all that the data
-        allow but the predicted and the true class; with the true class, class-conditional
-        coverage is measured too.
+        allow but the predicted and the true class.
     n_permutations : int
         Permuted outcomes behind the noise floor and the p-value; 0 for neither.
     level, seed
@@ -253,7 +252,7 @@ def covariates(
 
     Principal components are learned from the samples `learn`.
     """
-    if isinstance(by, str):
+    if isinstance(by, str) or not isinstance(by, Iterable | None):
         raise InputError(f"by must be a sequence of names; write by=({by!r},).")
     lacking = {
         "trust": "" if outputs.trust is not None else "trust; pass trust= to ModelOutputs",

@@ -531,18 +531,20 @@ def _by_class(
 def _weighted_candidates(
     problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs, new_weights: Floats
 ) -> CandidateRows:
-    """Weighted rows of new samples; classes of equal functions and weights share a cell."""
+    """Weighted rows of new samples; without functions of the label, equal weights share a cell."""
     by_class = np.broadcast_to(new_weights, (len(new_weights), outputs.n_classes))
-    keys = np.stack([basis.class_cells(outputs.n_classes), by_class[0]], axis=1)
-    _, codes, cells = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    shared = None if basis.uses_label else basis.design(outputs)
+    codes = cells = np.arange(outputs.n_classes)
+    shared = None
+    if not basis.uses_label:
+        _, codes, cells = np.unique(by_class[0], return_index=True, return_inverse=True)
+        shared = basis.design(outputs)
 
     def rows(cell: int) -> Floats:
         code = codes[cell]
         phi = basis.design_for(outputs, np.full(len(outputs), code)) if shared is None else shared
         return np.asarray(by_class[:, [code]] * phi)
 
-    return CandidateRows(rows, cells.reshape(-1), problem.scale)
+    return CandidateRows(rows, cells, problem.scale)
 
 
 def _divided(part: Thresholds, weights: Floats, factor: float) -> Thresholds:

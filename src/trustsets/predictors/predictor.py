@@ -974,7 +974,7 @@ class Predictor(Estimator, ABC):
             usual = default_alphas()
             grid = tuple(usual[usual >= min(self.smallest_alpha, usual[-1])].tolist())
         thresholds = self._thresholds(outputs, scores, grid).values
-        counts = np.zeros(scores.shape, np.int64)
+        counts = np.zeros(scores.shape, np.min_scalar_type(len(grid)))
         for number in range(len(grid)):
             limits = thresholds[..., number]
             counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)

@@ -527,14 +527,13 @@ def candidate_rows(
     problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs
 ) -> CandidateRows:
     """Rows of new samples with every candidate label."""
-    cells = basis.class_cells(outputs.n_classes)
-    codes = np.unique(cells, return_index=True)[1]
+    codes = np.arange(outputs.n_classes)
 
-    def labelled(cell: int) -> Floats:
-        return basis.design_for(outputs, np.full(len(outputs), codes[cell]))
+    def labelled(code: int) -> Floats:
+        return basis.design_for(outputs, np.full(len(outputs), code))
 
     if not basis.is_additive:
-        return CandidateRows(labelled, cells, problem.scale)
+        return CandidateRows(labelled, codes, problem.scale)
     # Functions of the label alone: any sample shows them.
     labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
     varying = (labels != labels[0]).any(axis=0)
@@ -548,7 +547,7 @@ def candidate_rows(
             [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
         ),
     )
-    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
+    return CandidateRows(lambda code: parts.relabel(rows, code), codes, problem.scale, parts)
 
 
 def candidate_thresholds(
@@ -600,12 +599,12 @@ def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
         return np.stack(columns, axis=1)
     # The rows of two cells differ by the same vector for all samples.
     offsets = candidates.parts.offsets(model)
-    first = _seen_cell(offsets)
-    values = model.fitted(candidates.rows(first))
-    if not np.isfinite(offsets[first]):
+    seen = _seen_cell(offsets)
+    values = model.fitted(candidates.rows(seen))
+    if not np.isfinite(offsets[seen]):
         # There is no lower bound, and every threshold is computed.
         return np.full((len(values), len(offsets)), -np.inf)
-    return np.asarray(values[:, None] + (offsets - offsets[first]))
+    return np.asarray(values[:, None] + (offsets - offsets[seen]))
 
 
 def _rounding(bounds: Floats, scale: float) -> Floats:
@@ -615,8 +614,8 @@ def _rounding(bounds: Floats, scale: float) -> Floats:
 
 
 def _seen_cell(values: Floats) -> int:
-    """The first cell whose value is finite."""
-    return int(np.argmax(np.isfinite(values)))
+    """The last cell whose value is finite."""
+    return len(values) - 1 - int(np.argmax(np.isfinite(values[::-1])))
 
 
 def _upper_bounds(
@@ -624,8 +623,8 @@ def _upper_bounds(
 ) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
     weight = 1.0 - model.alpha
-    first = _seen_cell(low.min(axis=0))
-    rows, centres = candidates.rows(first), parts.relabel(parts.centres, first)
+    seen = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(seen), parts.relabel(parts.centres, seen)
     near = _nearest(rows, centres)
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)

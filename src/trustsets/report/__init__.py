@@ -22,7 +22,7 @@ from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
 from trustsets.metrics import Comparison, Evaluation, to_plain
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.plots import (
     Evaluations,
     Theme,
@@ -113,12 +113,9 @@ def write_report(
     --------
     >>> import tempfile
     >>> from trustsets import StandardConformal, evaluate
-    >>> rng = np.random.default_rng(0)
-    >>> logits = 2.0 * rng.normal(size=(1000, 4))
-    >>> labels = (logits + rng.gumbel(size=(1000, 4))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = StandardConformal().calibrate(calibration)
-    >>> evaluation = evaluate(predictor.predict_set(test), test)
+    >>> outputs = ModelOutputs(logits=np.eye(4)[np.arange(400) % 4], labels=np.arange(400) % 4)
+    >>> predictor = StandardConformal().calibrate(outputs.take(slice(200)))
+    >>> evaluation = evaluate(predictor, outputs.take(slice(200, 400)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = write_report(Path(folder) / "report.html", evaluation, predictors=predictor)
     ...     page.read_text(encoding="utf-8")[:15]
@@ -130,8 +127,8 @@ def write_report(
             'write_report("report.html", evaluations).'
         )
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"path must be a file in a folder that exists; got {target}.")
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
@@ -296,6 +293,7 @@ def _check_samples(
         return {}
     if outputs is None or sets is None:
         raise InputError("listing samples needs both outputs= and sets=; one is missing.")
+    require_outputs(outputs, "outputs")
     by_name = _by_method("sets", sets, methods, PredictionSets)
     if len(by_name) < len(methods):
         raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
@@ -327,8 +325,9 @@ def _check_searches(
             )
     if comparison is None:
         return
-    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
-    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
+    keys = comparison.keys if isinstance(comparison, Comparison) else (("",),)
+    last = {key[-1] for key in keys if key[0] == keys[-1][0]}
+    if len(keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
         raise InputError(
             f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
             f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
