@@ -1,6 +1,6 @@
 """Thresholds of every candidate class: time, and how many are decided without a path.
 
-    python benchmarks/candidates.py [--test 25000] [--classes 1000] [--clusters 30]
+    python benchmarks/candidates.py [--test 2500] [--classes 100]
 
 Simulated logits of many classes of unequal hardness; half of the samples calibrate. Times are those
 of `predict_set` less the time that scores alone take, on all cores and in processor seconds.
@@ -24,7 +24,6 @@ from trustsets import (
     Softmax,
     Trust,
 )
-from trustsets.basis import ClassClusters
 from trustsets.engine import QuantileModel, warm_up
 from trustsets.scores import Score
 
@@ -77,30 +76,27 @@ def measure(score: Score, basis: Any, outputs: ModelOutputs, most: int) -> list[
         sets = predictor.predict_set(test, alpha=0.1)
         taken, busy = time.perf_counter() - began, time.process_time() - busy
     fitted = predictor.state_.fitted
-    cells = len(test) * len(np.unique(fitted.basis.class_cells(test.n_classes)))
-    decided = 1.0 - counter.rows / cells
+    candidates = len(test) * test.n_classes
+    decided = 1.0 - counter.rows / candidates
     numbers = [
         f"{taken - scoring:.1f}",
         f"{busy:.1f}",
         f"{decided:.1%}",
         f"{sets.sizes.mean():.1f}",
     ]
-    return [repr(score), str(fitted.phi.shape[1]), f"{cells:,}", *numbers]
+    return [repr(score), str(fitted.phi.shape[1]), f"{candidates:,}", *numbers]
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--test", type=int, default=25_000, help="test samples")
-    parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--clusters", type=int, default=30, help="0: an indicator for each class")
+    parser.add_argument("--test", type=int, default=2500, help="test samples")
+    parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--penalty", type=float, default=10.0)
     parser.add_argument("--scores", nargs="+", choices=SCORES, default=list(SCORES))
     options = parser.parse_args()
     warm_up()
-    labels: Any = Classes(options.penalty)
-    if options.clusters:
-        labels = ClassClusters(options.clusters, options.penalty)
+    labels = Classes(options.penalty)
     outputs = simulate(50_000, options.classes)
     columns = ("score", "functions", "candidates", "seconds", "processor", "without a path", "size")
     table = Table(*columns)

@@ -1,10 +1,10 @@
 """Response times of the explorer over random moves of its parameters, and the memory it holds.
 
 Run with ``python benchmarks/explorer.py [--moves 200] [--n 20000] [--classes 100]``. Half of the
-samples are for calibration, half are tested. The page shows a preview (approximate) before the
-exact answer. Both are timed, one after the other, so that an answer has the fit of its preview.
-Times are up to the JSON text, which the server adds a millisecond or two to. Wall time depends on
-what else the machine does; processor time, summed over threads, does not.
+samples are for calibration, half are tested. Where the numbers take long, the page shows those of
+the first test samples before those of all: both are timed from the move on, up to the JSON text,
+which the server adds a millisecond or two to. The words of the verdict come after. Wall time
+depends on what else the machine does; processor time, summed over threads, does not.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from rich.table import Table
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets.engine import warm_up
-from trustsets_explorer.session import SLIDER, Session, answer, preview
+from trustsets_explorer.session import SLIDER, Session, answer, first_answer
 from trustsets_explorer.state import Setting, State
 
 START = State((Setting(basis="polynomial", degree=5),))
 DIMENSION = 24
 # The page prepares the nearest alphas when nothing has moved for some seconds.
 RESTED = "alpha, after a rest"
-PREVIEW = "preview of any move"
+FIRST = "first numbers of any move"
 
 
 def simulated(n: int, n_train: int, n_classes: int) -> tuple[ModelOutputs, Any]:
@@ -82,11 +82,15 @@ def near(alpha: float) -> list[float]:
     return [other for other in SLIDER if 0.0 < abs(other - alpha) < 0.0401]
 
 
-def timed(session: Session, state: State, ask: Any = answer) -> tuple[float, float]:
-    """Wall and processor milliseconds of one answer, or of its preview."""
+def timed(session: Session, state: State) -> Any:
+    """Wall and processor milliseconds until the first numbers, and until those of all samples."""
     wall, processor = time.perf_counter(), time.process_time()
-    ask(session, state)
-    return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - processor)
+    times = []
+    for ask in (first_answer, answer):
+        ask(session, state)
+        passed = time.perf_counter() - wall, time.process_time() - processor
+        times.append((1e3 * passed[0], 1e3 * passed[1]))
+    return times
 
 
 def memory() -> float:
@@ -98,7 +102,7 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
     """Times of random moves by kind, and the memory before, halfway and after them."""
     draw = random.Random(0)
     moves, state = moves_of(draw), START
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in [*moves, PREVIEW]}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in [*moves, FIRST]}
     timed(session, state)
     held = [memory()]
     # Each kind as often, in a random order; a method that lacks a parameter goes back first.
@@ -112,11 +116,12 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
             for coming in session.prepare_alphas(state):
                 answer(session, coming)
         state = moves[name](state)
-        found[PREVIEW].append(timed(session, state, preview))
-        found[name].append(timed(session, state))
+        first, whole = timed(session, state)
+        measured[FIRST].append(first)
+        measured[name].append(whole)
         if number in (len(order) // 2, len(order) - 1):
             held.append(memory())
-    return found, held
+    return measured, held
 
 
 def main() -> None:
@@ -124,23 +129,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("moves", 200), ("n", 20000), ("train", 10000), ("classes", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+    options = parser.parse_args()
     warm_up()
-    outputs, trust = simulated(given.n, given.train, given.classes)
-    found, held = measure(Session(outputs, trust), given.moves)
-    title = f"{given.n:,} samples, {given.classes} classes: milliseconds an answer"
+    outputs, trust = simulated(options.n, options.train, options.classes)
+    measured, held = measure(Session(outputs, trust), options.moves)
+    title = f"{options.n:,} samples, {options.classes} classes: milliseconds an answer"
     table = Table(
         "move", "count", "wall, median", "wall, 95%", "cpu, median", "cpu, 95%", title=title
     )
-    everything = [own for name, times in found.items() if name != PREVIEW for own in times]
-    for name, times in [*found.items(), ("all", everything)]:
+    everything = [pair for name, times in measured.items() if name != FIRST for pair in times]
+    for name, times in [*measured.items(), ("all", everything)]:
         wall, cpu = np.array(times).T
-        ends = [np.quantile(own, share) for own in (wall, cpu) for share in (0.5, 0.95)]
+        ends = [np.quantile(column, share) for column in (wall, cpu) for share in (0.5, 0.95)]
         table.add_row(name, str(len(times)), *(f"{end:.0f}" for end in ends))
     console = Console()
     console.print(table)
     console.print(
-        f"Largest memory: {', '.join(f'{own:.0f}' for own in held)} MiB before, halfway, after."
+        f"Largest memory: {', '.join(f'{size:.0f}' for size in held)} MiB before, halfway, after."
     )
 
 

@@ -19,7 +19,7 @@ from trustsets import plots
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "coverage.json"
 PICTURE = ROOT / "docs" / "figures" / "headline.svg"
-MEASURES = {"ert": "excess risk (ERT), points", "ert_under": "its under-coverage component, points"}
+MEASURES = {"ert": "excess risk (ERT), points", "ert_under": "its under-coverage component"}
 METHOD = "default"
 
 
@@ -39,7 +39,7 @@ def draw(content: dict[str, Any]) -> Figure:
     order = sorted(rows(content, "ert").items(), key=lambda item: item[1][1])
     names = [name for name, _ in order]
     with plots.style(medium="page"):
-        figure = Figure(figsize=(8.6, 0.9 + 0.27 * len(names)), layout="constrained")
+        figure = Figure(figsize=(5.8, 0.9 + 0.27 * len(names)), layout="constrained")
         for ax, (measure, title) in zip(
             figure.subplots(1, 2, sharey=True), MEASURES.items(), strict=True
         ):

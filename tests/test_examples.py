@@ -80,22 +80,3 @@ def test_the_example_is_short_and_answers_a_question(script: Path) -> None:
 
 def test_there_are_few_examples() -> None:
     assert len(EXAMPLES) <= 15
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "outcome"),
-    [
-        ("raise SystemExit('needs a package that is not there')", pytest.skip.Exception),
-        ("raise ValueError('wrong')", AssertionError),
-        ("import warnings; warnings.warn('odd'); print('done')", AssertionError),
-        ("pass", AssertionError),
-    ],
-)
-def test_a_script_that_fails_is_found(
-    text: str, outcome: type[BaseException], tmp_path: Path
-) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(text, encoding="utf-8")
-    with pytest.raises(outcome):
-        check_script(script, tmp_path)

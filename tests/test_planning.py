@@ -193,7 +193,11 @@ def test_json_and_table_hold_all_rows():
         ("within", (0.0, 0.95, 1.0, 1e-300, 1e-9, float("nan"), float("inf"), -1.0)),
         ("probability", (0.0, 1.0, float("nan"), 2.0)),
         ("n", (0, -1, 1.5, 1e300, 10**40, float("nan"), "many", MOST_SAMPLES + 1)),
-        ("groups", ([0.6, 0.6], [0.0], [float("nan")], [-0.5], [1e-300], {"a": 2.0})),
+        (
+            "groups",
+            ([0.6, 0.6], [0.0], [float("nan")], [-0.5], [1e-300], {"a": 2.0}, {"a": "b"}, "ab"),
+        ),
+        ("outputs", (np.zeros((3, 2)),)),
         ("classes", ([0.6, 0.6], {"a": 0.0}, [float("inf")])),
     ],
 )

@@ -79,9 +79,10 @@ def test_text_and_lines_contrast_with_the_page(theme):
 
 @pytest.mark.parametrize("coverage", np.linspace(0.0, 1.0, 101).tolist())
 def test_text_in_cells_can_be_read(coverage):
-    cell = plots.shade(coverage, 0.9)
-    for back, ink in ((cell.light, cell.light_ink), (cell.dark, cell.dark_ink)):
-        assert contrast(back, ink + ink[1:]) >= 4.5
+    codes = dict(item.split(":") for item in plots.shade(coverage, 0.9).split(";"))
+    for theme in ("--light", "--dark"):
+        ink = codes[f"{theme}-ink"]
+        assert contrast(codes[theme], ink + ink[1:]) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -148,6 +148,8 @@ def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
     [
         (lambda r: plots.coverage_heatmap(r, "nothing"), "no table 'nothing'; there are"),
         (lambda r: plots.coverage_heatmap(r, "class"), "needs a table over two axes"),
+        (lambda r: plots.coverage_heatmap([], "class"), "must be an Evaluation or a non-empty"),
+        (lambda r: plots.coverage_by_group({"a": 1}, "class"), "must be an Evaluation"),
     ],
 )
 def test_bad_arguments_are_named(case, draw, message):
@@ -166,20 +168,6 @@ def test_ends_of_narrow_bins_are_told_apart():
     assert range_label(0.99931, 0.99987, whole=False) == "0.999–1"
     assert range_label(1.0, 1.0, whole=False) == "1"
     assert range_label(4.51, 351.7, whole=False) == "4.5–352"
-
-
-def test_the_bar_of_colours_has_the_scale_of_the_heatmaps(case):
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, squeeze=False, layout="constrained")
-    for ax in axes.flat:
-        plots.coverage_heatmap(case[2], "conf_trust", ax)
-    plots.add_coverage_bar(figure, axes, 0.9)
-    figure.canvas.draw()
-    bar = figure.axes[-1]
-    assert bar.get_xlabel() == "Coverage"
-    assert [text.get_text() for text in bar.get_xticklabels()] == ["0.60", "0.90", "1.00"]
-    assert {ax.images[0].norm.vmin for ax in axes.flat} == {0.6000000000000001}
 
 
 def test_a_bin_is_hatched_only_if_every_seed_has_few_samples_in_it(case):

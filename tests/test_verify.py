@@ -69,16 +69,13 @@ def altered(certificate, name, place, by):
 
 
 @pytest.mark.parametrize("by", [1e-3, -1e-3, 0.7])
-@pytest.mark.parametrize("name", ["alpha", "weight", "threshold", "row", "coefficients", "duals"])
+@pytest.mark.parametrize(
+    "name", ["alpha", "weight", "threshold", "row", "coefficients", "duals", "phi"]
+)
 def test_every_number_that_is_altered_is_noticed(certificate, name, by):
     for place in np.ndindex(np.shape(getattr(certificate, name))):
         found = failing_conditions(altered(certificate, name, place, by))
         assert found, (name, place)
-
-
-def test_every_basis_function_that_is_altered_is_noticed(certificate):
-    for place in np.ndindex(certificate.phi.shape):
-        assert failing_conditions(altered(certificate, "phi", place, 1e-3)), place
 
 
 def test_points_that_are_altered_are_noticed(certificate):
@@ -129,12 +126,6 @@ def test_files_hold_the_same_numbers(certificate, far, tmp_path, suffix):
         assert (done.returncode, done.stdout.strip()) == (0, "valid")
 
 
-def test_files_have_known_names(certificate, tmp_path):
-    with pytest.raises(InputError, match=r"path must end in \.npz or \.json"):
-        certificate.save(tmp_path / "certificate.txt")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_is_no_certificate_is_refused(certificate, tmp_path):
     path = tmp_path / "certificate.json"
     certificate.save(path)
@@ -164,6 +155,9 @@ def test_what_is_no_certificate_is_refused(certificate, tmp_path):
             read_certificate(str(path))
     with pytest.raises(FileNotFoundError):
         read_certificate(str(tmp_path / "missing.json"))
+    with pytest.raises(InputError, match=r"path must end in \.npz or \.json"):
+        certificate.save(tmp_path / "certificate.txt")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_objects_in_archives_are_not_unpickled(tmp_path):

@@ -70,10 +70,14 @@ def column(value: Any, name: str, n: int) -> Array:
     array = to_numpy(value, name)
     if array.shape != (n,):
         raise InputError(f"{name} must have shape ({n},), one per sample; got {array.shape}.")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InputError(f"{name} must not hold NaN or infinity.")
-    if array.dtype.kind == "O" and any(is_missing(item) for item in array):
-        raise InputError(f"{name} must not hold missing values; fill or drop them first.")
+    missing = ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(0, bool)
+    if array.dtype.kind == "O":
+        missing = np.array([is_missing(item) for item in array], bool)
+    if missing.any():
+        raise InputError(
+            f"{name} must not hold missing values, NaN or infinity; row {missing.argmax()} does. "
+            "Fill or drop such rows first."
+        )
     return read_only(array)
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -206,19 +206,18 @@ def check_number(value: Any, name: str, largest: float) -> float:
     return float(value)
 
 
-def check_open(**numbers: float) -> None:
+def check_open(**numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is between 0 and 1."""
     for name, value in numbers.items():
-        if not 0.0 < value < 1.0:
+        if not (isinstance(value, Real) and 0.0 < float(value) < 1.0):
             raise InputError(f"{name} must lie strictly between 0 and 1; got {value}.")
 
 
-def check_least(least: int, **numbers: int) -> None:
+def check_least(least: int, **numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is at least `least`."""
     for name, value in numbers.items():
-        # Written so that NaN is refused.
-        if not least <= value < np.inf:
-            raise InputError(f"{name} must be {least} or more; got {value}.")
+        if not (isinstance(value, Integral) and int(value) >= least):
+            raise InputError(f"{name} must be a whole number, {least} or more; got {value}.")
 
 
 def check_not_negative(**numbers: Any) -> None:

@@ -5,9 +5,12 @@ whatever the batch, the order or the number of threads.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trustsets.errors import InputError
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -28,6 +31,21 @@ class Stream(IntEnum):
     SHIFT_FOLDS = 10
     MONITOR_TIES = 20
     MONITOR_PARTS = 21
+
+
+def resolve_seed(random_state: Any) -> int:
+    """A non-negative integer seed from any of scikit-learn's forms of random_state."""
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        if random_state < 0:
+            raise InputError(f"random_state must not be negative; got {random_state}.")
+        return int(random_state)
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(1 << 31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(1 << 31))
+    raise InputError(f"random_state must be an integer, None or a generator; got {random_state!r}.")
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

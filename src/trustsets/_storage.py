@@ -229,7 +229,8 @@ def _opened(path: Path) -> Any:
             yield file
     except (SafetensorError, OSError) as error:
         raise StorageError(
-            f"{path}: not a .trustsets file, or a damaged one ({error}). Save it again."
+            f"{path}: not a .trustsets file, or a damaged one ({error}). Give a saved model, or "
+            "save it again."
         ) from error
 
 

@@ -18,18 +18,19 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, Self, final
+from typing import IO, Any, Literal, final
 
 import numpy as np
 
 from trustsets import _storage as storage
-from trustsets._arrays import Array, group_column, is_missing
+from trustsets._arrays import Array, floating_matrix, group_column
+from trustsets._arrays import column as one_per_sample
 from trustsets._checks import check_classes
 from trustsets._frames import class_names, flavour_of, listed, match_columns, needed
 from trustsets._progress import progress_bar
@@ -108,8 +109,7 @@ _FIRST_ROWS = 100
 class OutputsFile:
     """Outputs of a classifier for n samples, in a file; `open_outputs` makes it.
 
-    `values` are logits or probabilities, as `kind` says. `class_names` are those asked for, or
-    else those of the file, which are the `stored_classes`.
+    `values` are logits or probabilities, as `kind` says.
     """
 
     path: Path
@@ -120,8 +120,7 @@ class OutputsFile:
     trust: "Column | None"
     groups: "Mapping[str, Column]"
     ids: "Mapping[str, Column]"
-    class_names: Array | None
-    stored_classes: Array | None
+    classes: Array | None
     row: "Column | None" = None
 
     def __post_init__(self) -> None:
@@ -130,6 +129,12 @@ class OutputsFile:
             for column in parts:
                 if column is not None:
                     _check_shape(column, n_dimensions, self.values)
+        names = self.classes
+        if names is not None and names.shape != (self.n_classes,):
+            raise self.values.error(
+                f"has {self.n_classes} classes, and the model, --classes or 'classes' names "
+                f"{names.size}. Use outputs of the same classifier, and one name for each column."
+            )
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -139,48 +144,18 @@ class OutputsFile:
         """Number of classes K."""
         return self.values.shape[1]
 
-    def without_labels(self) -> Self:
-        """The same samples as if they had no labels."""
-        return replace(self, labels=None)
-
-    @cached_property
-    def classes(self) -> Array | None:
-        """Class names: as asked for, as in the file, or the distinct labels; None for 0 to K-1."""
-        names = self.class_names
-        if names is not None and names.shape != (self.n_classes,):
-            raise InputError(
-                f"{self.path}: array 'classes' has shape {names.shape}, and there are "
-                f"{self.n_classes} classes. Give one name for each column of the logits."
-            )
-        if names is not None or self.labels is None:
-            return names
-        # Decided by all labels of the file, so that a part of it has the names of the whole.
-        labels = _complete(self.labels, 0, len(self))
-        try:
-            names = check_classes(None, labels, self.n_classes)
-        except InputError as error:
-            is_position = labels.dtype.kind in "iub"
-            if is_position and (labels.min() < 0 or labels.max() >= self.n_classes):
-                return None  # a label that is no class is named, with its row, when it is read
-            raise InputError(
-                f"{self.path}: {error} A file has them in an array 'classes', or give --classes."
-            ) from error
-        return None if np.array_equal(names, np.arange(self.n_classes)) else names
-
     def read(
         self, start: int = 0, stop: int | None = None, *, features: bool = True
     ) -> ModelOutputs:
         """Samples `start` up to `stop`; their `rows` are their numbers in the file."""
         stop = len(self) if stop is None else min(stop, len(self))
-        fields: dict[str, Any] = {self.kind: _finite(self.values, start, stop)}
+        fields: dict[str, Any] = {self.kind: self.values.read_numbers(start, stop)}
         if features and self.features is not None:
-            fields["features"] = _finite(self.features, start, stop)
+            fields["features"] = self.features.read_numbers(start, stop)
         if self.trust is not None:
             fields["trust"] = self.trust.read_numbers(start, stop)
-        names = self.classes
         if self.labels is not None:
-            fields["labels"] = _read_labels(self.labels, names, start, stop)
-            names = np.arange(self.n_classes) if names is None else names
+            fields["labels"] = _read_labels(self.labels, self.classes, start, stop)
         for name, column in self.groups.items():
             values = column.read_names(start, stop)
             groups = fields.setdefault("groups", {})
@@ -190,7 +165,7 @@ class OutputsFile:
         if self.row is not None:
             rows = self.row.read_names(start, stop)
         try:
-            return ModelOutputs(**fields, classes=names, rows=rows)
+            return ModelOutputs(**fields, classes=self.classes, rows=rows)
         except InputError as error:
             # It counts the rows of this block, and the reader those of the file.
             message = re.sub(
@@ -231,7 +206,7 @@ def open_outputs(
     ids: Sequence[str] = (),
     classes: Any = None,
     columns: Mapping[str, str] = _USUAL_COLUMNS,
-    remembered: Mapping[str, str] = _USUAL_COLUMNS,
+    if_present: bool = False,
 ) -> OutputsFile:
     """Open outputs: `.npz`, `.parquet`, `.safetensors`, `.csv`, a folder of `.npy` files, a table.
 
@@ -241,18 +216,16 @@ def open_outputs(
         The arrays are ``logits`` (or ``probabilities``), ``features``, ``labels``, ``trust``,
         group columns ``group_NAME``, and ``classes``, the names of the columns of the logits. A
         table may have one column for each class instead, such as ``prob_cat``.
-    groups : sequence of str
-        Further arrays that are group columns.
-    ids : sequence of str
-        Arrays to copy to predictions; one called ``id`` always is.
+    groups, ids : sequence of str
+        Further group columns; arrays to copy to predictions, which one called ``id`` always is.
     classes : array of shape (K,), optional
-        Class names instead of those in the file. Integer labels are then positions in it.
+        Class names, where the file has none. Integer labels are then positions in it.
     columns : mapping, optional
         Which columns of a table hold ``probabilities``, ``logits``, ``features`` and ``label``,
         where their names do not say so: a list with commas, or a pattern with one ``*`` such as
         ``p_*``; what ``*`` stands for names the classes.
-    remembered : mapping, optional
-        The same, used where the table has these columns.
+    if_present : bool
+        Use `columns` only where the table has them, as those that a model remembers.
 
     Examples
     --------
@@ -266,13 +239,13 @@ def open_outputs(
     if isinstance(source, str | os.PathLike):
         with _naming(Path(source)) as path:
             arrays = open_columns(path)
-            chosen = _chosen(columns, remembered, arrays)
+            chosen = _chosen(columns, arrays, if_present)
             return _resolve(path, arrays, groups, ids, classes, chosen)
     if flavour_of(source) != "pyarrow":
         raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
     parts = _arrow_arrays(_ArrowTable(source))
     arrays = {name: Column("table", name, values) for name, values in parts.items()}
-    chosen = _chosen(columns, remembered, arrays)
+    chosen = _chosen(columns, arrays, if_present)
     outputs = _resolve(Path("table"), arrays, groups, ids, classes, chosen)
     return replace(outputs, row=arrays.get(_ROW))
 
@@ -280,6 +253,7 @@ def open_outputs(
 # --- Which array is what -----------------------------------------------------------------------
 
 _Arrays = Mapping[str, "Column"]
+_Chosen = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
@@ -294,16 +268,14 @@ def _naming(path: Path) -> Iterator[Path]:
 
 
 def _chosen(
-    columns: Mapping[str, str], remembered: Mapping[str, str], arrays: _Arrays
-) -> dict[str, list[str]]:
-    """Columns by what they hold: those asked for, and those remembered that are there."""
+    columns: Mapping[str, str], arrays: _Arrays, if_present: bool
+) -> dict[str, dict[str, str]]:
+    """Columns by what they hold, each with what ``*`` stands for."""
     chosen = {}
-    for kind, text in remembered.items():
-        names = split_names([text], arrays)
-        with suppress(InputError):
-            match_columns(list(arrays), names, kind)
-            chosen[kind] = names
-    return chosen | {kind: split_names([text], arrays) for kind, text in columns.items()}
+    for kind, text in columns.items():
+        with suppress(InputError) if if_present else nullcontext():
+            chosen[kind] = match_columns(list(arrays), split_names([text]), kind)
+    return chosen
 
 
 def _resolve(
@@ -312,7 +284,7 @@ def _resolve(
     groups: Sequence[str],
     ids: Sequence[str],
     classes: Any,
-    columns: Mapping[str, Sequence[str]],
+    columns: _Chosen,
 ) -> OutputsFile:
     """Tell the arrays apart by their names."""
     group_columns = {
@@ -320,34 +292,42 @@ def _resolve(
         for name, column in arrays.items()
         if name.startswith(_GROUP) and name != _GROUP
     }
-    for group in split_names(groups, arrays):
+    for group in split_names(groups):
         if group not in group_columns:
             group_columns[group] = arrays[_required(arrays, group, "group column")]
-    copied = [_required(arrays, name, "column to copy") for name in split_names(ids, arrays)]
+    copied = [_required(arrays, name, "column to copy") for name in split_names(ids)]
     copied += ["id"] if "id" in arrays and "id" not in copied else []
-    label, features = _label_name(arrays, columns), _matrix(arrays, "features", columns)
-    stored = _usual(arrays, "classes")
-    stored_classes = None if stored is None else _read_class_names(arrays[stored])
-    names = stored_classes if classes is None else np.asarray(classes)
+    label, trust = _label_name(arrays, columns), _usual(arrays, "trust")
+    stored = _read_class_names(arrays)
+    names = stored if classes is None else np.asarray(classes)
     kind, values, column_classes = _values(arrays, columns, names)
-    stored_classes = stored_classes if column_classes is None else column_classes
-    trust = _usual(arrays, "trust")
+    stored = stored if column_classes is None else column_classes
+    names = stored if names is None else names
+    if stored is not None and not np.array_equal(stored, np.asarray(names)):
+        raise InputError(
+            "it names other classes, or the same in another order, than the model or --classes. "
+            "Use outputs of the same classifier."
+        )
+    if names is None and label is not None:
+        # Of all labels of the file, so that a part of it has the names of the whole.
+        _check_memory(path, 8 * values.shape[0])
+        labels = one_per_sample(_read_labels(arrays[label], None), "labels", values.shape[0])
+        names = check_classes(None, labels, values.shape[-1])
     return OutputsFile(
         path=path,
         kind=kind,
         values=values,
-        features=features,
+        features=_features(arrays, columns),
         labels=None if label is None else arrays[label],
         trust=None if trust is None else arrays[trust],
         groups=group_columns,
         ids={name: arrays[name] for name in copied},
-        class_names=stored_classes if names is None else names,
-        stored_classes=stored_classes,
+        classes=names,
     )
 
 
 def _values(
-    arrays: _Arrays, columns: Mapping[str, Sequence[str]], classes: Array | None
+    arrays: _Arrays, columns: _Chosen, classes: Array | None
 ) -> "tuple[Literal['logits', 'probabilities'], Column, Array | None]":
     """Whether there are logits or probabilities, their matrix, and class names of its columns.
 
@@ -355,8 +335,7 @@ def _values(
     """
     for kind in _KINDS:
         if kind in columns:
-            parts = match_columns(list(arrays), columns[kind], kind)
-            return kind, *_class_columns(arrays, kind, parts, classes)
+            return kind, *_class_columns(arrays, kind, columns[kind], classes)
     for kind in _KINDS:
         if (name := _usual(arrays, kind)) is not None:
             return kind, arrays[name], None
@@ -377,15 +356,15 @@ def _class_columns(
 
     Columns that are listed one by one are in the order of the classes, whatever they are called.
     """
-    columns = list(parts)
+    matrix = stacked(kind, [arrays[name] for name in parts])
     if classes is not None:
         by_class = {part: name for name, part in parts.items()}
         wanted = [str(name) for name in classes.tolist()]
         if sorted(by_class) == sorted(wanted):
             return stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
-        if columns == list(parts.values()):
-            return stacked(kind, [arrays[name] for name in columns]), None
-    return stacked(kind, [arrays[name] for name in columns]), class_names([*parts.values()])
+        if list(parts) == list(parts.values()):
+            return matrix, None
+    return matrix, class_names([*parts.values()])
 
 
 def _prefixed(arrays: _Arrays, kind: str) -> dict[str, str]:
@@ -397,21 +376,17 @@ def _prefixed(arrays: _Arrays, kind: str) -> dict[str, str]:
     return {}
 
 
-def _matrix(arrays: _Arrays, kind: str, columns: Mapping[str, Sequence[str]]) -> "Column | None":
-    """A matrix of this kind: as asked for, an array of its name, or columns as usual."""
-    if kind in columns:
-        names = list(match_columns(list(arrays), columns[kind], kind))
-    elif (usual := _usual(arrays, kind)) is not None:
+def _features(arrays: _Arrays, columns: _Chosen) -> "Column | None":
+    """Features: as asked for, an array of their name, or columns as usual."""
+    usual = _usual(arrays, "features")
+    if usual is not None and "features" not in columns:
         return arrays[usual]
-    else:
-        names = list(_prefixed(arrays, kind))
-    return stacked(kind, [arrays[name] for name in names]) if names else None
+    names = columns.get("features") or _prefixed(arrays, "features")
+    return stacked("features", [arrays[name] for name in names]) if names else None
 
 
-def _label_name(arrays: _Arrays, columns: Mapping[str, Sequence[str]]) -> str | None:
-    if "label" in columns:
-        return _required(arrays, ",".join(columns["label"]), "label column")
-    return _usual(arrays, "labels")
+def _label_name(arrays: _Arrays, columns: _Chosen) -> str | None:
+    return next(iter(columns.get("label", ())), _usual(arrays, "labels"))
 
 
 def _usual(arrays: _Arrays, what: str) -> str | None:
@@ -424,16 +399,16 @@ def _required(arrays: _Arrays, name: str, what: str) -> str:
     return name
 
 
-def split_names(items: Sequence[str], names: Collection[str] = ()) -> list[str]:
+def split_names(items: Sequence[str]) -> list[str]:
     """Names from a list in which a text may itself be a list with commas.
 
     Examples
     --------
-    >>> split_names(["sex,age", "a, b"], names=["a, b"])
-    ['sex', 'age', 'a, b']
+    >>> split_names(["sex,age", "site"])
+    ['sex', 'age', 'site']
     """
-    lists = [[item] if item in names else item.split(",") for item in items]
-    return list(dict.fromkeys(part.strip() for parts in lists for part in parts if part.strip()))
+    parts = [part.strip() for item in items for part in item.split(",")]
+    return [part for part in dict.fromkeys(parts) if part]
 
 
 # --- Labels and class names --------------------------------------------------------------------
@@ -453,39 +428,15 @@ def _check_shape(column: "Column", n_dimensions: int, values: "Column") -> None:
         )
 
 
-def _finite(column: "Column", start: int, stop: int) -> Array:
-    """Numbers of some rows; an error names the first that is none."""
-    values = column.read_numbers(start, stop)
-    finite = np.isfinite(values)
-    if not finite.all():
-        row, number = np.argwhere(~finite)[0]
-        where = f"column {column.names[number]!r}" if column.names else f"column {number}"
-        raise column.error(
-            f"must be finite; row {start + row}, {where} holds {values[row, number]}. Drop or "
-            "repair such rows first."
-        )
-    return values
-
-
-def _complete(column: "Column", start: int, stop: int) -> Array:
-    """Labels of some rows, none of them missing."""
-    labels = column.read_names(start, stop)
-    if labels.dtype.kind in "iubUS":
-        return labels
-    missing = [is_missing(item) for item in labels.tolist()]
-    if any(missing):
-        row = start + missing.index(True)
-        raise column.error(f"has no value in row {row}. Leave samples without a label out.")
-    if labels.dtype.kind == "f":
-        raise column.error("must hold integers or texts; its type is float. Convert it.")
-    return labels
-
-
 def _read_labels(
     column: "Column", classes: Array | None, start: int = 0, stop: int | None = None
 ) -> Array:
     """Labels as class names: integers are positions where no name is written as an integer."""
-    labels = _complete(column, start, column.shape[0] if stop is None else stop)
+    labels = column.read_names(start, stop)
+    if labels.dtype.kind == "f":
+        raise column.error(
+            "must hold integers or texts, and none missing; its type is float. Convert it."
+        )
     if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
         return labels
     if any(str(name).lstrip("-").isdecimal() for name in classes):
@@ -500,34 +451,33 @@ def _read_labels(
     return np.asarray(classes[labels.astype(np.int64)])
 
 
-def _read_class_names(column: "Column") -> Array:
-    if len(column.shape) != 1:
-        raise column.error(f"has shape {column.shape}; it must be a list of names.")
-    names = column.read_names()
+def _read_class_names(arrays: _Arrays) -> Array | None:
+    """The array of class names, if there is one."""
+    name = _usual(arrays, "classes")
+    if name is None:
+        return None
+    if len(arrays[name].shape) != 1:
+        raise arrays[name].error(f"has shape {arrays[name].shape}; it must be a list of names.")
+    names = arrays[name].read_names()
     return np.array([str(name) for name in names]) if names.dtype.kind == "O" else names
 
 
 def read_classes(path: StrPath) -> Array:
-    """Class names from a text file with one a line, or from the array ``classes`` of a file."""
-    with _naming(Path(path)) as target:
-        if target.suffix.lower() != ".txt":
-            arrays = open_columns(target)
-            name = _usual(arrays, "classes") or _required(arrays, "classes", "array")
-            return _read_class_names(arrays[name])
-        try:
-            lines = plain_file(target).read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise InputError(f"not a text file in UTF-8 ({error}).") from error
+    """Class names from a text file with one on each line."""
+    try:
+        lines = plain_file(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
     return np.array(lines) if lines else np.array([], dtype="U1")
 
 
 def read_late_labels(
-    path: StrPath, classes: Array, remembered: Mapping[str, str] = _USUAL_COLUMNS
+    path: StrPath, classes: Array, columns: Mapping[str, str] = _USUAL_COLUMNS
 ) -> tuple[Array, Array]:
     """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
     with _naming(Path(path)) as target:
         arrays = open_columns(target)
-        label = _label_name(arrays, _chosen({}, remembered, arrays))
+        label = _label_name(arrays, _chosen(columns, arrays, if_present=True))
         ids = arrays[_required(arrays, "id", "array")]
         labels = arrays[label or _required(arrays, "labels", "array")]
         for column in (ids, labels):
@@ -536,7 +486,7 @@ def read_late_labels(
 
 
 def read_training(
-    path: StrPath, classes: Array | None = None, remembered: Mapping[str, str] = _USUAL_COLUMNS
+    path: StrPath, classes: Array | None = None, columns: Mapping[str, str] = _USUAL_COLUMNS
 ) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed.
 
@@ -545,20 +495,20 @@ def read_training(
     """
     with _naming(Path(path)) as target:
         arrays = open_columns(target)
-        columns = _chosen({}, remembered, arrays)
-        features = _matrix(arrays, "features", columns)
+        chosen = _chosen(columns, arrays, if_present=True)
+        features = _features(arrays, chosen)
         if features is None:
             raise InputError(
                 "there is no array 'features', which the trust score needs of the training "
                 f"samples; there are {listed(sorted(arrays))}."
             )
-        label = _label_name(arrays, columns) or _required(arrays, "labels", "array")
+        label = _label_name(arrays, chosen) or _required(arrays, "labels", "array")
         _check_shape(features, 2, features)
         _check_shape(arrays[label], 1, features)
         _check_memory(target, 16 * math.prod(features.shape))
-        if (name := _usual(arrays, "classes")) is not None:
-            classes = _read_class_names(arrays[name])
-        return _finite(features, 0, features.shape[0]), _read_labels(arrays[label], classes)
+        stored = _read_class_names(arrays)
+        labels = _read_labels(arrays[label], classes if stored is None else stored)
+        return floating_matrix(features.read_numbers(), "array 'features'"), labels
 
 
 # --- Prediction sets ---------------------------------------------------------------------------
@@ -641,10 +591,8 @@ def predict_file(
     model, outputs, result : path
         Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`). In a CSV
         file, the classes of a set stand in one cell with ``|`` between them.
-    alpha : float
-        Allowed miscoverage.
-    max_size : int, optional
-        Largest size of a set; the column ``alpha`` then says what each set guarantees.
+    alpha, max_size
+        As in `Predictor.predict_set`; the column ``alpha`` says what each set guarantees.
     ids : sequence of str
         Arrays to copy to the result; one called ``id`` always is.
     progress : bool, optional
@@ -653,7 +601,7 @@ def predict_file(
     target = check_output(result, _SUFFIXES, [model, outputs])
     check_alphas(alpha)
     predictor: Predictor = load(model)
-    source = open_for_model(outputs, predictor, model, ids=ids).without_labels()
+    source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
     _check_copied(source)
     summary = PredictionSummary(len(source), source.n_classes)
 
@@ -720,7 +668,8 @@ def predict_table(
     }
     if getattr(table, "num_rows", None) != 0:
         groups = predictor.needed_groups
-        source = open_outputs(table, groups=groups, ids=ids, classes=classes).without_labels()
+        source = open_outputs(table, groups=groups, ids=ids, classes=classes)
+        source = replace(source, labels=None)
         _check_fits_predictor(source, predictor, "the predictor")
         _check_copied(source)
         if predictor.draws_at_random and source.row is None:
@@ -776,7 +725,8 @@ def open_for_model(
         groups=[*groups, *predictor.needed_groups],
         ids=ids,
         classes=predictor.classes_,
-        remembered=remembered_columns(model),
+        columns=remembered_columns(model),
+        if_present=True,
     )
     _check_fits_predictor(source, predictor, str(model))
     return source
@@ -790,21 +740,9 @@ def remembered_columns(model: StrPath) -> dict[str, str]:
 
 
 def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) -> None:
-    """Refuse outputs of other classes, and those that lack what a predictor needs."""
+    """Refuse outputs that lack what a predictor needs."""
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
-    if source.n_classes != predictor.classes_.size:
-        raise InputError(
-            f"{source.path}: array {source.values.name!r} has {source.n_classes} classes, and "
-            f"{name} was calibrated with {predictor.classes_.size}. Use outputs of the same "
-            "classifier."
-        )
-    classes = source.stored_classes
-    if classes is not None and not np.array_equal(classes, predictor.classes_):
-        raise InputError(
-            f"{source.path}: it names other classes, or the same in another order, than {name} "
-            "was calibrated with. Use outputs of the same classifier."
-        )
     needs_trust = predictor.trust is not None and predictor.uses_features
     if needs_trust and source.trust is None and source.features is None:
         raise InputError(
@@ -945,12 +883,11 @@ def open_columns(path: StrPath) -> "dict[str, Column]":
 class Column:
     """An array of a file, or columns of a table side by side, read by ranges of rows.
 
-    `values` has a shape and gives the rows of a slice. `source` names the file in messages, and
-    `names` the columns of a table that make a matrix.
+    `values` has a shape and gives the rows of a slice. `source` names the file in messages.
     """
 
-    def __init__(self, source: object, name: str, values: Any, names: Sequence[str] = ()) -> None:
-        self.source, self.name, self.values, self.names = source, name, values, names
+    def __init__(self, source: object, name: str, values: Any) -> None:
+        self.source, self.name, self.values = source, name, values
         self.shape: tuple[int, ...] = tuple(values.shape)
 
     def read_numbers(self, start: int = 0, stop: int | None = None) -> Array:
@@ -1005,15 +942,17 @@ class Column:
 
 def stacked(name: str, columns: Sequence[Column]) -> Column:
     """Several columns of one table as the columns of a matrix."""
-    names = [column.name for column in columns]
+    if not columns:
+        raise InputError(f"{name} must be the name of a column, or several; got none.")
     for column in columns:
         if column.shape != columns[0].shape or len(column.shape) != 1:
             raise column.error("must hold one number in each row.")
-    first = columns[0].values
-    if isinstance(first, _ArrowColumn):
-        return Column(columns[0].source, name, _ArrowColumn(first.table, names, len(names)), names)
-    parts = [column.read_numbers() for column in columns]
-    return Column(columns[0].source, name, _side_by_side(parts), names)
+    values = columns[0].values
+    if isinstance(values, _ArrowColumn):
+        values = _ArrowColumn(values.table, [column.name for column in columns], len(columns))
+    else:
+        values = _side_by_side([column.read_numbers() for column in columns])
+    return Column(columns[0].source, name, values)
 
 
 def _side_by_side(columns: Sequence[Array]) -> Array:
@@ -1262,13 +1201,6 @@ class _ArrowTable:
     def _open(self) -> Any:
         import pyarrow.parquet as pq
 
-        try:
-            str(self._source).encode()
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{self._source}: the name holds bytes that are no text in UTF-8, and Arrow cannot "
-                "open such a file. Rename it."
-            ) from None
         # Pages are read through a buffer instead of a whole row group at once.
         return pq.ParquetFile(self._source, buffer_size=1 << 20, pre_buffer=False)
 
@@ -1344,16 +1276,14 @@ class _ArrowColumn:
         import pyarrow as pa
         from pyarrow import types
 
-        kind = values.type.value_type if types.is_dictionary(values.type) else values.type
-        checks = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-        if not any(check(kind) for check in checks):
-            raise InputError(
-                f"{self.table.described}: column {name!r} must hold numbers; it holds {kind}. "
-                "Convert it."
-            )
-        is_plain = kind == values.type and not types.is_decimal(kind)
-        if not is_plain or (types.is_boolean(kind) and values.null_count):
-            values = values.cast(pa.float64())
+        if not (types.is_integer(values.type) or types.is_floating(values.type)):
+            try:
+                values = values.cast(pa.float64())
+            except pa.ArrowException:
+                raise InputError(
+                    f"{self.table.described}: column {name!r} must hold numbers; it holds "
+                    f"{values.type}. Convert it."
+                ) from None
         chunked = isinstance(values, pa.ChunkedArray)
         return np.asarray(values.to_numpy() if chunked else values.to_numpy(zero_copy_only=False))
 

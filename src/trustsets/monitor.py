@@ -21,17 +21,16 @@ from scipy import special
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
 from trustsets._checks import check_open, encode_labels
-from trustsets._draws import Stream, row_uniforms
+from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets._storage import storable
 from trustsets.basis import Bins, FittedBins
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
-from trustsets.predictors.calibration import resolve_seed
 from trustsets.statistics import Confidence, Trust
 
 __all__ = [
@@ -162,6 +161,10 @@ class Monitor:
         level: float = 0.95,
         random_state: Any = 0,
     ) -> None:
+        if not isinstance(predictor, Predictor):
+            raise InputError(
+                f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
+            )
         n = predictor.n_calibration_
         if reason := predictor.batch_dependence:
             raise InputError(f"predictor cannot be monitored: {reason}.")
@@ -208,7 +211,7 @@ class Monitor:
             The samples are in the order in which they came. By default their order within the
             batch counts for nothing, as files are often sorted.
         """
-        if batch in self._state.batches:
+        if batch is not None and str(batch) in self._state.batches:
             return self
         names = _check_ids(ids, len(outputs))
         outputs = self._prepared(outputs)
@@ -228,9 +231,9 @@ class Monitor:
 
         `batch` and `in_order` are as in `observe`. Unknown identities are ignored.
         """
-        if batch in self._state.batches:
+        if batch is not None and str(batch) in self._state.batches:
             return 0
-        names = _check_ids(ids, len(ids))
+        names = _check_ids(ids, np.size(ids))
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
         order = self._order(len(names), in_order)
         names, codes = names[order], codes[order]
@@ -292,7 +295,7 @@ class Monitor:
         try:
             yield
             taken = self._state.batches
-            self._state.batches = (*taken, name or f"batch {len(taken) + 1}")
+            self._state.batches = (*taken, str(name or f"batch {len(taken) + 1}"))
         except BaseException:
             self._state = before
             raise
@@ -306,7 +309,8 @@ class Monitor:
 
     def _prepared(self, outputs: ModelOutputs) -> ModelOutputs:
         """Samples with the class names of the calibration, and with trust where it is known."""
-        outputs = self._predictor._prepare(outputs, with_labels=outputs.codes is not None)
+        labelled = require_outputs(outputs, "outputs").codes is not None
+        outputs = self._predictor._prepare(outputs, with_labels=labelled)
         if outputs.trust is None:
             return outputs
         return outputs.with_trust(np.minimum(outputs.trust, _LARGEST_TRUST))
@@ -827,7 +831,9 @@ class Directions:
         _, sizes, axes = np.linalg.svd(numbers - mean, full_matrices=False)
         variances = np.maximum(sizes**2 / len(numbers), _SMALLEST_VARIANCE)
         used = min(_COMPONENTS, variances.size)
-        left = variances[used:].sum() / max(numbers.shape[1] - used, 1)
+        # Nothing is left but rounding where the axes span the features.
+        others = numbers.shape[1] - used
+        left = variances[used:].sum() / others if others else 1.0
         return cls(mean, axes[:used], variances[:used], max(float(left), _SMALLEST_VARIANCE))
 
     def values(self, features: Array) -> dict[str, Floats]:
@@ -838,7 +844,8 @@ class Directions:
                 f"{features.shape[1]}."
             )
         centred = features.astype(np.float64) - self.mean
-        along = centred @ self.axes.T
+        # Not by BLAS, whose rounding of a row depends on the batch.
+        along = np.einsum("ij,kj->ik", centred, self.axes)
         inside = (along**2 / self.variances).sum(axis=1)
         outside = np.maximum((centred**2).sum(axis=1) - (along**2).sum(axis=1), 0.0)
         first = enumerate(along.T[:_DIRECTIONS], start=1)

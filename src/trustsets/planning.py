@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -22,7 +23,7 @@ from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
 from trustsets.errors import InputError
 from trustsets.metrics import PlainData, missed_at_least
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "size_of_test"]
 
@@ -91,6 +92,7 @@ def plan(
     whole = isinstance(n, int | np.integer) and 1 <= n <= MOST_SAMPLES
     if n is not None and not whole:
         raise InputError(f"n must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {n!r:.40}.")
+    outputs = None if outputs is None else require_outputs(outputs, "outputs")
     shares = _shares_of_parts(groups, classes, outputs)
     total = len(outputs) if n is None and outputs is not None else n
 
@@ -160,12 +162,12 @@ def _observed_shares(values: Array, word: str) -> dict[str, float]:
 
 
 def _check_shares(shares: Shares, name: str, word: str) -> dict[str, float]:
-    named = shares if isinstance(shares, Mapping) else dict(enumerate(shares))
-    checked = {f"{word} {part}": float(share) for part, share in named.items()}
-    positive = all(0.0 < share <= 1.0 for share in checked.values())
+    named = shares if isinstance(shares, Mapping) else dict(enumerate(np.atleast_1d(shares)))
+    checked: dict[str, Any] = {f"{word} {part}": share for part, share in named.items()}
+    positive = all(isinstance(s, Real) and 0.0 < float(s) <= 1.0 for s in checked.values())
     if not positive or sum(checked.values()) > 1.0 + _ROUNDING:
         raise InputError(f"{name} must be shares in (0, 1] that add up to 1 at most; got {shares}.")
-    return checked
+    return {part: float(share) for part, share in checked.items()}
 
 
 @final

@@ -31,7 +31,6 @@ __all__ = [
     "DPI",
     "HALF_WIDTH",
     "HeatmapData",
-    "Shade",
     "add_coverage_bar",
     "coverage_by_group",
     "coverage_heatmap",
@@ -111,14 +110,7 @@ _in_use: ContextVar[tuple[Theme, Medium]] = ContextVar("style", default=("light"
 
 @contextmanager
 def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
-    """Draw for light or dark pages, and for print or with the larger text of a web page.
-
-    Examples
-    --------
-    >>> from trustsets import plots
-    >>> with plots.style("dark", "page"):
-    ...     pass  # plots.coverage_heatmap(evaluation)
-    """
+    """Draw for light or dark pages, and for print or with the larger text of a web page."""
     import matplotlib as mpl
 
     token = _in_use.set((theme, medium))
@@ -231,31 +223,19 @@ def _channels(colour: str) -> list[int]:
     return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-@dataclass(frozen=True)
-class Shade:
-    """Background and text colour of a cell, on light and dark pages."""
+def shade(coverage: float, target: float) -> str:
+    """Colours of a cell and its text on light and dark pages, as the value of a style attribute.
 
-    light: str
-    light_ink: str
-    dark: str
-    dark_ink: str
-
-    @property
-    def css(self) -> str:
-        """As the value of a style attribute."""
-        return ";".join(f"--{name.replace('_', '-')}:{code}" for name, code in vars(self).items())
-
-
-def shade(coverage: float, target: float) -> Shade:
-    """Colour of a coverage: that of the page at the target, deeper the further it is away."""
+    That of the page at the target, deeper the further a coverage is away.
+    """
     below = coverage < target
     end = deepest_coverage(target) if below else 1.0
     depth = min((coverage - target) / (end - target), 1.0)
-    light, dark = (
-        mixed(colours[1], colours[0 if below else 2], depth)
-        for colours in COVERAGE_COLOURS.values()
-    )
-    return Shade(light, text_on(light), dark, text_on(dark))
+    names = []
+    for theme, colours in COVERAGE_COLOURS.items():
+        colour = mixed(colours[1], colours[0 if below else 2], depth)
+        names += [f"--{theme}:{colour}", f"--{theme}-ink:{text_on(colour)}"]
+    return ";".join(names)
 
 
 def deepest_coverage(target: float) -> float:
@@ -275,9 +255,8 @@ _MOST_DIGITS = 6
 class HeatmapData:
     """Coverage on a grid: rows are the second axis from low to high, columns the first.
 
-    Over several seeds coverage is the mean over those in which the bin holds samples; it is NaN
-    in empty bins. `few` says which bins hold few samples in every seed (`BinTable.few`), empty ones
-    included. `ends` are the edges between columns; empty where columns do not share them.
+    It is the mean over seeds, NaN in empty bins. `few` says which bins hold few samples in every
+    seed. `ends` are the edges between columns; empty where columns do not share them.
     """
 
     coverage: Floats
@@ -412,7 +391,10 @@ def _table(evaluation: Evaluation, name: str) -> BinTable:
 
 
 def _as_list(runs: Runs) -> list[Evaluation]:
-    return [runs] if isinstance(runs, Evaluation) else list(runs)
+    evaluations: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    if not evaluations or not all(isinstance(item, Evaluation) for item in evaluations):
+        raise InputError("evaluation must be an Evaluation or a non-empty list of them.")
+    return evaluations
 
 
 # ---- Numbers and names, as people read them ---------------------------------------------------
@@ -467,9 +449,9 @@ def p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else fixed(value, 3)
 
 
-def joined(parts: Sequence[str], last: str = "and") -> str:
+def joined(parts: Sequence[str]) -> str:
     """A list in a sentence: ``a, b and c``."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 # ---- Figures ----------------------------------------------------------------------------------
@@ -557,7 +539,7 @@ def coverage_by_group(
     same samples. The `most` groups of lowest coverage are shown.
     """
     methods = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
-    first = next(iter(methods.values()))
+    first = _as_list(list(methods.values()))[0]
     shown = _table(first, table)
     order = np.argsort(shown.coverage, kind="stable")[:most].tolist()
     height = {shown.labels[j]: i for i, j in enumerate(order)}

@@ -13,7 +13,7 @@ from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling", "check_temperature"]
 
@@ -63,7 +63,7 @@ class TemperatureScaling(Estimator):
 
     def fit(self, outputs: ModelOutputs) -> Self:
         """Fit T to the labels of `outputs`."""
-        codes = outputs.require_labels("TemperatureScaling.fit")
+        codes = require_outputs(outputs, "outputs").require_labels("TemperatureScaling.fit")
         logits = outputs.logits
         labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
         gaps = labels - logits.max(axis=1)
@@ -181,13 +181,10 @@ class ClassBias(Estimator):
     strength_ : float
         The chosen lambda.
 
-    References
-    ----------
-    A. Alexandari, A. Kundaje and A. Shrikumar. Maximum likelihood with bias-corrected
-    calibration is hard-to-beat at label shift adaptation. ICML 2020.
-
-    T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
-    classification. 2025 (prevalence-adjusted softmax).
+    Notes
+    -----
+    After Alexandari, Kundaje and Shrikumar (ICML 2020, bias-corrected calibration) and Ding,
+    Fermanian and Salmon (2025, prevalence-adjusted softmax).
 
     Examples
     --------
@@ -215,7 +212,7 @@ class ClassBias(Estimator):
     def fit(self, outputs: ModelOutputs) -> Self:
         """Learn the biases from the labels of `outputs`."""
         prevalence = self._power()
-        codes = outputs.require_labels("ClassBias.fit")
+        codes = require_outputs(outputs, "outputs").require_labels("ClassBias.fit")
         strength = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):

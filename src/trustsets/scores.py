@@ -12,7 +12,7 @@ from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
 from trustsets._storage import storable
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = [
     "APS",
@@ -69,6 +69,7 @@ class Score(ABC):
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
+        outputs = require_outputs(outputs, "outputs")
         codes = outputs.require_labels("the score of the true labels")
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
@@ -94,7 +95,7 @@ class Score(ABC):
         """
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
-        if outputs.is_one_block:
+        if require_outputs(outputs, "outputs").is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
         scores = np.empty((len(outputs), outputs.n_classes))
 
@@ -302,10 +303,8 @@ class RAPS(_Cumulative):
 
     Parameters
     ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, 1 plus the penalty of rank K.
-    own_mass : {"exclude", "include", "random"}
-        As in `APS`.
+    scale, own_mass : str
+        As in `APS`; in the tail scale s is divided by 1 plus the penalty of rank K.
     lam, k_reg : float, int
         Penalty per rank, and the rank after which it starts; the paper uses 0.01 and 5.
 
@@ -321,8 +320,8 @@ class RAPS(_Cumulative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative(lam=self.lam)
-        if self.k_reg < 0 or self.k_reg != int(self.k_reg):
+        check_not_negative(lam=self.lam, k_reg=self.k_reg)
+        if self.k_reg != int(self.k_reg):
             raise InputError(f"k_reg must be a whole number, 0 or more; got {self.k_reg}.")
 
     def _penalty(self, n_classes: int) -> Floats:
@@ -341,11 +340,9 @@ class SAPS(_OwnMass):
 
     Parameters
     ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, ``1 + lam (K - 1)``.
-    own_mass : {"exclude", "include", "random"}
-        c = 0, c = 1 (TorchCP's deterministic form), or c = U with one uniform U per sample (the
-        published form).
+    scale, own_mass : str
+        As in `APS`; in the tail scale s is divided by ``1 + lam (K - 1)``. The published form has
+        ``"random"``, TorchCP's deterministic one ``"include"``.
     lam : float
         What a rank adds. The authors choose among 0.02 to 0.6 on tuning samples.
 
@@ -387,14 +384,8 @@ class SAPS(_OwnMass):
 class TopK(_OwnMass):
     """The number of labels ranked above the label: ``s = k - 1 + c`` with k its rank.
 
-    With `StandardConformal` and a fixed c, every set has the k most likely classes.
-
-    Parameters
-    ----------
-    scale : {"raw", "tail"}
-        See `Score`; s is divided by its largest value, K.
-    own_mass : {"exclude", "include", "random"}
-        c = 0, c = 1, or c = U with one uniform U per sample, which breaks ties of equal ranks.
+    With `StandardConformal` and a fixed c, every set has the k most likely classes. Parameters are
+    as in `APS`; in the tail scale s is divided by K.
 
     Examples
     --------
@@ -421,12 +412,7 @@ class MarginScore(RankScore):
 
     With ``p_(1) >= p_(2) >= ...`` the sorted probabilities, ``s = p_(2) - p_(1)`` for the most
     likely label and ``s = p_(1) - p_(k)`` for the label of rank k, between -1 and 1 (Johansson,
-    Linusson, Löfström and Boström 2017).
-
-    Parameters
-    ----------
-    scale : {"raw", "tail"}
-        See `Score`; ``"tail"`` is ``-log((1 - s) / 2)``.
+    Linusson, Löfström and Boström 2017). The tail scale is ``-log((1 - s) / 2)``.
 
     Examples
     --------

@@ -41,7 +41,7 @@ from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, Predictor
-from trustsets.predictors.calibration import class_names
+from trustsets.predictors.class_facts import class_names
 from trustsets.recipes import (
     make_predictor,
     make_score,

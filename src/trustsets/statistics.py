@@ -134,14 +134,7 @@ class Trust(Statistic):
 @storable
 @dataclass(frozen=True)
 class Entropy(Statistic):
-    """Entropy of the softmax outputs, ``-sum_j p_j log p_j``.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]])
-    >>> Entropy().measure(outputs).round(4)
-    array([0.6931, 0.    ])
-    """
+    """Entropy of the softmax outputs, ``-sum_j p_j log p_j``."""
 
     name = "Entropy"
 
@@ -159,14 +152,7 @@ class Entropy(Statistic):
 @storable
 @dataclass(frozen=True)
 class Margin(Statistic):
-    """Gap between the two largest softmax outputs.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.25, 0.25]])
-    >>> Margin().measure(outputs)
-    array([0.25])
-    """
+    """Gap between the two largest softmax outputs."""
 
     name = "Margin"
 

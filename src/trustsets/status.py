@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,24 +104,3 @@ class Thresholds:
 
     def __len__(self) -> int:
         return len(self.values)
-
-    @classmethod
-    def nested(cls, parts: "list[Thresholds]", alphas: tuple[float, ...]) -> Self:
-        """Thresholds at each alpha side by side, never smaller for a smaller alpha.
-
-        Quantile fits may cross where data is sparse; the larger threshold only adds coverage.
-        """
-        if len(parts) == 1:
-            return cls(parts[0].values[..., None], parts[0].status[..., None])
-        values = np.stack([part.values for part in parts], axis=-1)
-        status = np.stack([part.status for part in parts], axis=-1)
-        order, finite = np.argsort(alphas)[::-1], np.isfinite(values)
-        values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
-        raised = finite & np.isinf(values)
-        if raised.any():
-            # The reason is that of the larger alpha.
-            raised = np.asarray(raised.any(axis=1)) if raised.ndim == 3 else raised
-            for larger, smaller in pairwise(order):
-                rows = raised[:, smaller]
-                status[rows, smaller] = status[rows, larger]
-        return cls(values, status)

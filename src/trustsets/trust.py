@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from fractions import Fraction
+from numbers import Real
 from typing import Any, Self, final
 
 import numpy as np
@@ -115,15 +116,7 @@ class TrustScore(Estimator):
         self.device = device
 
     def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
-        """Store the training points, without those that `filter_fraction` drops.
-
-        Parameters
-        ----------
-        features : (m, d) array
-            NumPy, pandas or torch; any float type.
-        labels : (m,) array
-            Class labels of any sortable type.
-        """
+        """Store features (m, d) and labels (m,), without points that `filter_fraction` drops."""
         self._check_parameters()
         matrix, squares = _as_matrix(features)
         labels = _as_labels(labels, len(matrix), "labels")
@@ -143,13 +136,9 @@ class TrustScore(Estimator):
         return self
 
     def distances(self, features: ArrayLike, predicted: ArrayLike) -> tuple[Floats, Floats, Array]:
-        """Distances to the predicted class and to the nearest other one, squared if `squared`.
+        """Distances of features (n, d) to the predicted class (n,) and to the nearest other one.
 
-        Parameters
-        ----------
-        features : (n, d) array
-        predicted : (n,) array
-            Predicted labels, as in `classes_`.
+        They are squared if `squared`.
 
         Returns
         -------
@@ -274,9 +263,10 @@ class TrustScore(Estimator):
         number = self.neighbour
         if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
             raise InputError(f"neighbour must be a whole number of at least 1, got {number!r}.")
-        if not 0.0 <= self.filter_fraction < 1.0:
+        fraction: Any = self.filter_fraction
+        if not (isinstance(fraction, Real) and 0.0 <= float(fraction) < 1.0):
             raise InputError(
-                f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
+                f"filter_fraction must be in [0, 1), got {fraction!r}. "
                 "It is the fraction of each class to drop; 0 drops nothing."
             )
 

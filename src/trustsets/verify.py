@@ -31,7 +31,7 @@ def read_certificate(path: str) -> dict[str, Any]:
     except Exception as error:  # any content that is no archive, no JSON or no numbers
         if isinstance(error, OSError):
             raise
-        raise ValueError(f"{path} is no certificate: {error!r}") from error
+        raise ValueError(f"{path} is no certificate ({type(error).__name__}: {error}).") from error
     p, n, k = out["row"].size, out["scores"].size, out["points"].size
     if n == 0:
         out["phi"] = np.zeros((0, p))

@@ -1,4 +1,4 @@
-"""What leaves the page: code, a command, the predictor, a report."""
+"""What leaves the page: code, a command, the predictor."""
 
 import inspect
 import json
@@ -8,13 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trustsets import __all__ as PUBLIC
 from trustsets.basis import Groups, Sum
 from trustsets.predictors import Predictor
-from trustsets.report import write_report
-from trustsets_explorer.session import Check, Session
+from trustsets_explorer.session import Session
 from trustsets_explorer.state import Setting, State
 
 _FLAGS = {
@@ -107,30 +104,3 @@ def saved_predictor(session: Session, state: State, index: int) -> bytes:
         path = Path(folder) / "model.trustsets"
         predictor.save(path)
         return path.read_bytes()
-
-
-def saved_report(session: Session, state: State, names: dict[str, str], check: Check) -> bytes:
-    """The report of the methods on the test samples."""
-    split = session.split(state.seed)
-    evaluations = {
-        name: session.evaluation(state, index, check) for index, name in enumerate(state.names)
-    }
-    rows = np.arange(len(split.positions))
-    sets = {name: session.sets(state, index, rows) for index, name in enumerate(state.names)}
-    check()
-    details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
-    settings = dict(zip(state.names, state.settings, strict=True))
-    details |= {name: " ".join(_options(setting)) for name, setting in settings.items()}
-    predictors = {
-        name: session.predictor(setting, state.seed) for name, setting in settings.items()
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        page = write_report(
-            Path(folder) / "report.html",
-            evaluations,
-            predictors=predictors,
-            details={name: value for name, value in details.items() if value != ""},
-            outputs=split.test,
-            sets=sets,
-        )
-        return page.read_bytes()

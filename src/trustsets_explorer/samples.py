@@ -14,7 +14,7 @@ from trustsets.auditing import find_regions
 from trustsets.errors import InputError
 from trustsets.metrics import to_plain
 from trustsets.outputs import ModelOutputs
-from trustsets.report import MOST_CLASSES, percent, range_of, worst_first
+from trustsets.report import MOST_CLASSES, worst_first
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore
@@ -28,8 +28,6 @@ Floats = NDArray[np.float64]
 _MOST_LISTED = 20
 _MOST_MISSES = 8
 _NEIGHBOURS = 3
-# Few, because each may need a fit; the fits are cached.
-_P_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 _LONGEST_TEXT = 5000
 _LARGEST_IMAGE = 512
 _MOST_PIXELS = 50_000_000
@@ -148,37 +146,6 @@ def _row(session: Session, state: State, sets: PredictionSets, i: int, row: int)
     }
 
 
-def p_values(
-    session: Session, state: State, index: int, rows: NDArray[np.int64], check: Check
-) -> list[Any]:
-    """P-values of the most probable classes of samples, and of the label, at a few alphas.
-
-    A p-value is the smallest of these alphas at which the class leaves the set.
-    """
-    split = session.split(state.seed)
-    predictor = session.predictor(state.settings[index], state.seed)
-    alphas = sorted({*_P_ALPHAS, state.alpha})
-    part = split.test.take(rows)
-    for alpha in alphas:
-        check()
-        predictor.prepare(alpha)
-    p = predictor.predict_p(part, alphas)
-    names, codes = texts_of(part.classes), part.require_labels("the p-values")
-    order = np.argsort(-part.probabilities, axis=1, kind="stable")[:, :MOST_CLASSES]
-    samples = list[Any]()
-    for i, row in enumerate(rows.tolist()):
-        chosen = dict.fromkeys([*order[i].tolist(), int(codes[i])])
-        texts = [[names[k], _p_text(float(p[i, k]), alphas)] for k in chosen]
-        samples.append({"row": row, "label": names[codes[i]], "classes": texts})
-    return samples
-
-
-def _p_text(p: float, alphas: list[float]) -> str:
-    if p >= 1.0:
-        return f">{alphas[-1]:g}"
-    return f"≤{p:g}" if p <= alphas[0] else f"{p:g}"
-
-
 def describe(
     session: Session, gallery: Gallery, state: State, index: int, row: int
 ) -> dict[str, Any]:
@@ -266,27 +233,16 @@ def _distances(train: Array, sample: Array, normalize: bool) -> Floats:
 
 
 def regions(session: Session, state: State, index: int, check: Check) -> dict[str, Any]:
-    """Under-covered regions of a method, as the audit finds them."""
-    outcome, split = session.outcome(state, index, check), session.split(state.seed)
+    """Under-covered regions of a method, as the audit finds them, with their surest misses."""
+    covered = session.evaluation(state, index, check).covered
+    test = session.split(state.seed).test
     check()
-    search = find_regions(outcome.covered, split.test, alpha=state.alpha)
-    return {
-        "searched": ", ".join(search.columns),
-        "regions": [
-            {
-                "name": region.name,
-                "sentence": region.sentence,
-                "coverage": percent(region.coverage.value),
-                "interval": range_of(region.coverage.lower, region.coverage.upper),
-                "share": percent(region.share),
-                "rows": _surest_misses(region.members, outcome.covered, split.test.confidence),
-            }
-            for region in search.regions
-        ],
-    }
+    search = find_regions(covered, test, alpha=state.alpha)
 
+    def misses(members: Any) -> Any:
+        missed = members[~np.asarray(covered)[members]]
+        order = np.argsort(-test.confidence[missed], kind="stable")
+        return missed[order][:_MOST_MISSES].tolist()
 
-def _surest_misses(members: Any, covered: NDArray[np.bool_], confidence: Floats) -> Any:
-    """Samples of a region whose set misses the label, the most confident first."""
-    missed = members[~covered[members]]
-    return missed[np.argsort(-confidence[missed], kind="stable")][:_MOST_MISSES].tolist()
+    listed = [{"sentence": item.sentence, "rows": misses(item.members)} for item in search.regions]
+    return {"searched": ", ".join(search.columns), "regions": listed}

@@ -22,8 +22,6 @@ from importlib import resources
 from typing import Any, final
 
 import h11
-import numpy as np
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -36,7 +34,15 @@ from trustsets.errors import InputError, TrustSetsError
 from trustsets.report import page_styles
 from trustsets_explorer import exports, samples
 from trustsets_explorer.samples import Gallery
-from trustsets_explorer.session import Cache, Check, Session, Superseded, answer, preview
+from trustsets_explorer.session import (
+    Cache,
+    Check,
+    Session,
+    Superseded,
+    answer,
+    first_answer,
+    words,
+)
 from trustsets_explorer.state import State
 
 # Connections that the kernel holds until they are accepted, and open ones. Together they stay
@@ -54,7 +60,6 @@ _MOST_LANES = 256
 # Seconds without a question after which the next moves of alpha are prepared.
 _IDLE = 0.3
 _LARGEST_WHOLE = 2**31
-_MOST_ROWS = 50
 _CLIENT = re.compile(r"[0-9a-f]{8,32}")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -198,7 +203,7 @@ class _Shared:
 @final
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One question of a page: a state, one of its methods, a bin, or some test samples."""
+    """One question of a page: a state, one of its methods, a bin, or a test sample."""
 
     action: str
     state: State
@@ -206,13 +211,7 @@ class Query:
     index: int
     table: Any
     bin: Any
-    rows: list[int] | None
-
-    def require_rows(self) -> NDArray[np.int64]:
-        """The test samples that are asked about."""
-        if self.rows is None:
-            raise InputError("rows must name test samples here.")
-        return np.array(self.rows, dtype=np.int64)
+    row: int
 
 
 def make_app(
@@ -389,7 +388,7 @@ def _read(body: bytes, shared: _Shared, action: str) -> Query:
         data = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise InputError("the body must be JSON.") from None
-    names = {"client", "generation", "state", "index", "table", "bin", "rows"}
+    names = {"client", "generation", "state", "index", "table", "bin", "row"}
     if not isinstance(data, dict) or not {"client", "generation", "state"} <= set(data) <= names:
         raise InputError(f"the body must be an object with the names {', '.join(sorted(names))}.")
     client, generation = data["client"], data["generation"]
@@ -398,19 +397,16 @@ def _read(body: bytes, shared: _Shared, action: str) -> Query:
     if not _is_in(generation, range(_LARGEST_WHOLE)):
         raise InputError("generation must be a whole number.")
     state = State.read(data["state"], shared.session.parameters)
-    index, rows = data.get("index", 0), data.get("rows")
+    index, row = data.get("index", 0), data.get("row", 0)
     if not _is_in(index, range(len(state.settings))):
         raise InputError("index must be 0, or 1 for a second method.")
-    if rows is not None:
-        is_list = isinstance(rows, list) and 0 < len(rows) <= _MOST_ROWS
-        if not is_list or not all(_is_in(row, range(shared.session.n_test)) for row in rows):
-            raise InputError(f"rows must be up to {_MOST_ROWS} numbers of test samples.")
-    lane = f"{client}/{action}"
-    # The answer to the very state of a preview is asked for at the same time.
-    lanes = (lane,) if action == "preview" else tuple({f"{client}/answer", lane})
-    check = partial(shared.check, lanes, generation)
+    if not _is_in(row, range(shared.session.n_test)):
+        raise InputError(f"row must be one of the {shared.session.n_test} test samples.")
+    # Both give way to a newer move.
+    lane = f"{client}/{'answer' if action == 'first' else action}"
+    check = partial(shared.check, (f"{client}/answer", lane), generation)
     shared.note(lane, generation)
-    return Query(action, state, check, index, data.get("table"), data.get("bin"), rows)
+    return Query(action, state, check, index, data.get("table"), data.get("bin"), row)
 
 
 def _no_constant(name: str) -> None:
@@ -422,9 +418,7 @@ def _is_in(value: Any, allowed: range) -> bool:
 
 
 # What a page can ask for.
-_ACTIONS = (
-    "answer", "preview", "list", "p-values", "sample", "regions", "code", "predictor", "report",
-)  # fmt: skip
+_ACTIONS = ("first", "answer", "words", "list", "sample", "regions", "code", "predictor")
 
 
 def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
@@ -434,15 +428,14 @@ def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
     match query.action:
         case "answer":
             return Response(answer(session, state, check), media_type="application/json")
-        case "preview":
-            return Response(preview(session, state, check), media_type="application/json")
+        case "first":
+            return Response(first_answer(session, state, check), media_type="application/json")
+        case "words":
+            return words(session, state, check)
         case "list":
             return samples.list_cell(session, state, index, query.table, query.bin, check)
-        case "p-values":
-            return samples.p_values(session, state, index, query.require_rows(), check)
         case "sample":
-            row = int(query.require_rows()[0])
-            return samples.describe(session, shared.gallery, state, index, row)
+            return samples.describe(session, shared.gallery, state, index, query.row)
         case "regions":
             return samples.regions(session, state, index, check)
         case "code":
@@ -450,8 +443,6 @@ def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
                 "python": exports.as_python(session, state, index, shared.names),
                 "command": exports.as_command(state, index, shared.names),
             }
-        case "predictor":
-            data = exports.saved_predictor(session, state, index)
         case _:
-            data = exports.saved_report(session, state, shared.names, check)
-    return Response(data, media_type="application/octet-stream")
+            data = exports.saved_predictor(session, state, index)
+            return Response(data, media_type="application/octet-stream")

@@ -1,20 +1,20 @@
-"""The data, and what was computed from them: splits, predictors, outcomes of sets.
+"""The data, and what was computed from them: splits, predictors, evaluations of sets.
 
 All of it is cached, the least recently used first to go: at most three splits (each a copy of the
 held-out outputs), six predictors (each with its calibration problem and up to 24 fits, about 5 MB
-each at 21 basis functions), the outcomes of 200 states (9 bytes a test sample) and their answers
-(some 70 kB), and the sorted scores of four predictors (8 bytes for each class of each test sample).
-What takes long is done in stages, and `check` is called between them: it raises `Superseded` when a
-newer state has come.
+each at 21 basis functions), the evaluations of 200 methods (9 bytes a test sample) and the answers
+of 200 states (some 60 kB). What takes long is done in stages, and `check` is called between them:
+it raises `Superseded` when a newer state has come.
 """
 
 import json
+import math
 import threading
 import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
 
@@ -49,15 +49,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Check = Callable[[], None]
 
-_MOST_SPLITS, _MOST_PREDICTORS, _MOST_STATES, _MOST_RANKED = 3, 6, 200, 4
+_MOST_SPLITS, _MOST_PREDICTORS, _MOST_STATES, _MOST_UNFINISHED = 3, 6, 200, 4
+# Seconds after which the numbers of the first test samples are shown until those of all are there.
+_FIRST_SECONDS, _FIRST_SAMPLES = 0.2, 1000
 # Seconds of a stage, for which a newer question waits at most, and fewest and most test samples.
 _STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (100, 2500)
-# Nearest alphas of the slider whose outcomes are made while nobody asks.
+# Nearest alphas of the slider whose answers are made while nobody asks.
 _PREPARED = 20
 # Strips of equal confidence that the test samples are gone through in.
 _STRIPS = 40
-# Resamples behind the intervals, fewer while the numbers are approximate.
-_BOOTSTRAP, _ROUGH_BOOTSTRAP = 200, 50
+# Resamples behind the intervals.
+_BOOTSTRAP = 200
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
 
@@ -85,39 +87,38 @@ class Cache(OrderedDict[Hashable, Any]):
 
 
 @final
+@dataclass(eq=False)
+class Outcome:
+    """Which sets of the test samples contain the label, and their sizes, of the first `done`."""
+
+    covered: NDArray[np.bool_]
+    sizes: Ints
+    done: int = 0
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Split:
     """Calibration and test samples of one seed, with their trust, and the bins of the latter."""
 
     calibration: ModelOutputs
     test: ModelOutputs
-    positions: NDArray[np.int64]
-
-    @cached_property
-    def binned(self) -> dict[str, Binned]:
-        """Bins that do not depend on the sets."""
-        n = len(self.test)
-        blank = evaluate(
-            np.zeros(n, bool),
-            self.test,
-            sizes=np.zeros(n, np.int64),
-            alpha=0.5,
-            metrics=self.tables,
-            n_bootstrap=1,
-        )
-        return dict(blank.tables)
+    positions: Ints
+    bins: dict[str, Binned] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> Ints:
-        """Test samples so that neighbours have much the same confidence and trust.
+        """Test samples in the order in which their sets are made.
 
-        Thresholds of similar samples share most of their work: this order takes a third of the
-        time of a random one.
+        The first ones are drawn at random, so that numbers of them alone are of the same kind as
+        those of all. Among them, and among the others, neighbours have much the same confidence and
+        trust: their thresholds share most of the work, which a random order makes twice as long.
         """
         n = len(self.test)
         strip = _ranks(self.test.confidence) * _STRIPS // n
         within = np.zeros(n) if self.test.trust is None else _ranks(self.test.trust)
-        return np.lexsort((np.where(strip % 2, -within, within), strip))
+        is_later = np.random.default_rng(0).permutation(n) >= _FIRST_SAMPLES
+        return np.lexsort((np.where(strip % 2, -within, within), strip, is_later))
 
     @property
     def tables(self) -> list[str]:
@@ -126,22 +127,26 @@ class Split:
         lacking |= set() if self.test.groups else {"groups"}
         return [name for name in _TABLES if name not in lacking]
 
+    def evaluate(self, outcome: Outcome, alpha: float, *, is_first: bool = False) -> Evaluation:
+        """Evaluate sets of all test samples, or of the first ones."""
+        rows = np.sort(self.order[:_FIRST_SAMPLES]) if is_first else np.arange(len(self.test))
+        result = evaluate(
+            outcome.covered[rows],
+            self.test.take(rows) if is_first else self.test,
+            sizes=outcome.sizes[rows],
+            alpha=alpha,
+            metrics=self.tables,
+            bins={} if is_first else self.bins,
+            n_bootstrap=_BOOTSTRAP,
+        )
+        if not is_first and not self.bins:
+            # They do not depend on the sets.
+            self.bins.update(result.tables)
+        return result
+
 
 def _ranks(values: Floats) -> Ints:
     return np.argsort(np.argsort(values, kind="stable"), kind="stable")
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """Which sets of the test samples contain the label, and their sizes.
-
-    A rough outcome is that of approximate sets.
-    """
-
-    covered: NDArray[np.bool_]
-    sizes: Ints
-    is_rough: bool = False
 
 
 @final
@@ -165,8 +170,8 @@ class Session:
         has_trust = self.trust is not None
         self.parameters = Parameters.of(tuple(outputs.groups), has_trust=has_trust)
         self._splits, self._predictors = Cache(_MOST_SPLITS), Cache(_MOST_PREDICTORS)
-        self._outcomes, self._ranked = Cache(_MOST_STATES), Cache(_MOST_RANKED)
-        self.answers = Cache(_MOST_STATES)
+        self._evaluations, self.answers = Cache(_MOST_STATES), Cache(_MOST_STATES)
+        self._outcomes = Cache(_MOST_UNFINISHED)
         # Set when the explorer ends, which ends the work under way.
         self.is_closed = threading.Event()
 
@@ -208,60 +213,51 @@ class Session:
             warnings.simplefilter("ignore", TrustSetsWarning)
             return predictor.predict_set(split.test.take(rows), state.alpha)
 
-    def outcome(self, state: State, index: int, check: Check = lambda: None) -> Outcome:
-        """Hits and sizes of the sets of all test samples, made in stages."""
-        setting = state.settings[index].used
-        key = setting, state.alpha, state.seed
-        return self._outcomes.get_or_make(key, lambda: self._make_outcome(state, index, check))
+    def evaluations(self, state: State, check: Check = lambda: None) -> dict[str, Evaluation]:
+        """What `trustsets.evaluate` gives for the methods of a state, by name."""
+        return {
+            name: self.evaluation(state, index, check) for index, name in enumerate(state.names)
+        }
 
-    def _make_outcome(self, state: State, index: int, check: Check) -> Outcome:
-        split = self.split(state.seed)
-        check()
-        self.predictor(state.settings[index], state.seed)
-        codes, n = split.test.require_labels("the explorer"), len(split.positions)
-        covered, sizes = np.empty(n, bool), np.empty(n, np.int64)
-        stop, stage = 0, _STAGE_SAMPLES[0]
-        while stop < n:
+    def evaluation(self, state: State, index: int, check: Check = lambda: None) -> Evaluation:
+        """The evaluation of one method, kept until many others were asked for."""
+
+        def make() -> Evaluation:
+            outcome = self.outcome(state, index, check)
             check()
-            began = time.perf_counter()
-            rows = split.order[stop : stop + stage]
-            stop += rows.size
-            sets = self.sets(state, index, rows)
-            covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
-            sizes[rows] = sets.sizes
-            seconds = max(time.perf_counter() - began, 1e-6)
-            stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
-        check()
-        return Outcome(covered, sizes)
+            return self.split(state.seed).evaluate(outcome, state.alpha)
 
-    def preview(self, state: State, index: int, check: Check = lambda: None) -> Outcome | None:
-        """Outcome with fitted values, lower bounds of thresholds; None where that is not quick."""
-        setting = state.settings[index].used
-        predictor, split = self.predictor(setting, state.seed), self.split(state.seed)
-        is_made = (setting, state.alpha, state.seed) in self._outcomes
-        if is_made or not isinstance(predictor, ConditionalConformal):
-            return self.outcome(state, index, check)
-        if predictor.conditions_on.uses_label:
-            return None
+        key = state.settings[index].used, state.alpha, state.seed
+        return self._evaluations.get_or_make(key, make)
+
+    def outcome(self, state: State, index: int, check: Check, end: float = math.inf) -> Outcome:
+        """Hits and sizes, made in stages; after `end` no more than those of the first samples."""
+        split, n = self.split(state.seed), self.n_test
+        key = state.settings[index].used, state.alpha, state.seed
+        whole = self._evaluations.get(key)
+        if whole is not None:
+            return Outcome(whole.covered, whole.set_sizes, n)
         check()
-        fitted = predictor.fitted_values(split.test, state.alpha)
-        check()
-        ranked, of_labels = self._ranked.get_or_make(
-            (setting, state.seed), lambda: self._sorted_scores(predictor, split.test)
+        self.predictor(state.settings[index], state.seed).prepare(state.alpha)
+        outcome: Outcome = self._outcomes.get_or_make(
+            key, lambda: Outcome(np.empty(n, bool), np.empty(n, np.int64))
         )
-        sizes = np.count_nonzero(ranked <= fitted[:, None], axis=1)
-        covered = of_labels <= fitted
-        if not predictor.allow_empty:
-            # The class of lowest score stays in a set that would be empty.
-            covered |= (sizes == 0) & (of_labels == ranked[:, 0])
-            sizes = np.maximum(sizes, 1)
-        return Outcome(covered, sizes, is_rough=True)
-
-    @staticmethod
-    def _sorted_scores(predictor: Predictor, test: ModelOutputs) -> tuple[Floats, Floats]:
-        """Nonconformity scores of all classes in increasing order, and those of the labels."""
-        scores, codes = predictor.scores(test), test.require_labels("the explorer")
-        return np.sort(scores, axis=1), scores[np.arange(len(codes)), codes]
+        codes, stage = split.test.require_labels("the explorer"), _STAGE_SAMPLES[0]
+        while outcome.done < n:
+            check()
+            began = time.monotonic()
+            is_first = outcome.done < _FIRST_SAMPLES
+            if began > end and not is_first:
+                break
+            stop = outcome.done + stage
+            rows = split.order[outcome.done : min(stop, _FIRST_SAMPLES) if is_first else stop]
+            sets = self.sets(state, index, rows)
+            outcome.covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
+            outcome.sizes[rows] = sets.sizes
+            outcome.done += rows.size
+            seconds = max(time.monotonic() - began, 1e-6)
+            stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
+        return outcome
 
     def prepare_alphas(self, state: State, check: Check = lambda: None) -> list[State]:
         """Fit along the alphas of the slider; returns the states whose answers come next.
@@ -276,83 +272,51 @@ class Session:
         nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
         return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
 
-    def evaluation(
-        self,
-        state: State,
-        index: int,
-        check: Check = lambda: None,
-        outcome: Outcome | None = None,
-    ) -> Evaluation:
-        """What `trustsets.evaluate` gives for the sets of a state, or for another `outcome`."""
-        outcome = outcome or self.outcome(state, index, check)
-        split = self.split(state.seed)
-        check()
-        return evaluate(
-            outcome.covered,
-            split.test,
-            sizes=outcome.sizes,
-            alpha=state.alpha,
-            metrics=split.tables,
-            bins=split.binned,
-            n_bootstrap=_ROUGH_BOOTSTRAP if outcome.is_rough else _BOOTSTRAP,
-        )
-
 
 # What a tooltip shows of each bin.
 _BIN_NUMBERS = ("labels", "count", "coverage", "lower", "upper", "mean_size", "p_value", "holm")
 
 
 def answer(session: Session, state: State, check: Check = lambda: None) -> str:
-    """Numbers of one or two methods at a state, as JSON: tables, charts and words of the report."""
-
-    def make() -> str:
-        outcomes = [session.outcome(state, index, check) for index in range(len(state.settings))]
-        return _as_json(_shown(session, state, outcomes, check))
-
-    return session.answers.get_or_make(state, make)
+    """Numbers of one or two methods at a state, as JSON: tables and charts of the report."""
+    return session.answers.get_or_make(
+        state, lambda: _shown(session, state, session.evaluations(state, check))
+    )
 
 
-def preview(session: Session, state: State, check: Check = lambda: None) -> str:
-    """The same as `answer` with approximate sets, quickly; empty where that cannot be done.
-
-    The sets are never larger than the exact ones, and differ for a few samples in a hundred.
-    """
-    indices = range(len(state.settings))
-    outcomes = [session.preview(state, index, check) for index in indices]
-    quick = [outcome for outcome in outcomes if outcome is not None]
-    if len(quick) < len(outcomes):
-        return "{}"
-    if not any(outcome.is_rough for outcome in quick):
-        return answer(session, state, check)
-    return _as_json(_shown(session, state, quick, check) | {"approximate": True})
+def first_answer(session: Session, state: State, check: Check = lambda: None) -> str:
+    """The answer, or where that takes long, the same of the first test samples."""
+    end, split = time.monotonic() + _FIRST_SECONDS, session.split(state.seed)
+    if state not in session.answers:
+        indices = range(len(state.settings))
+        outcomes = [session.outcome(state, index, check, end) for index in indices]
+        if any(outcome.done < session.n_test for outcome in outcomes):
+            parts = [split.evaluate(outcome, state.alpha, is_first=True) for outcome in outcomes]
+            return _shown(session, state, dict(zip(state.names, parts, strict=True)))
+    return answer(session, state, check)
 
 
-def _as_json(content: dict[str, Any]) -> str:
-    return json.dumps(content, allow_nan=False, separators=(",", ":"))
-
-
-def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check) -> dict[str, Any]:
-    evaluations = {
-        name: session.evaluation(state, index, check, outcomes[index])
-        for index, name in enumerate(state.names)
-    }
-    goals = division_names(evaluations)
+def words(session: Session, state: State, check: Check = lambda: None) -> dict[str, str]:
+    """The report's verdict on the methods; not in `answer`, because its tests take a while."""
+    evaluations = session.evaluations(state, check)
     check()
     predictors = {
         name: session.predictor(setting, state.seed)
         for name, setting in zip(state.names, state.settings, strict=True)
     }
-    sentences = [text for _, section in verdict(evaluations, predictors) for text in section]
-    first = next(iter(evaluations.values()))
-    points = [_point(evaluation) for evaluation in evaluations.values()]
-    plain: dict[str, Any] = to_plain(
+    sections = verdict(evaluations, predictors)
+    return {"verdict": " ".join(text for _, section in sections for text in section)}
+
+
+def _shown(session: Session, state: State, evaluations: dict[str, Evaluation]) -> str:
+    goals, first = division_names(evaluations), next(iter(evaluations.values()))
+    plain = to_plain(
         {
             "state": state.to_dict(),
             "methods": list(evaluations),
             "target": f"{100.0 * (1.0 - state.alpha):g}%",
             "deepest": f"{100.0 * deepest_coverage(1.0 - state.alpha):.3g}%",
-            "n": [len(session.split(state.seed).calibration), first.n],
-            "verdict": " ".join(sentences),
+            "n": [len(session.split(state.seed).calibration), first.n, session.n_test],
             "spoken": _spoken(evaluations),
             "glance": glance(evaluations, goals),
             "divisions": divisions(evaluations),
@@ -360,10 +324,10 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
             "sizes": size_chart(evaluations),
             "lists": bin_lists(evaluations),
             "tables": {name: _tables(evaluation) for name, evaluation in evaluations.items()},
-            "points": points,
+            "points": [_point(evaluation) for evaluation in evaluations.values()],
         }
     )
-    return plain
+    return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
 def _tables(evaluation: Evaluation) -> dict[str, Any]:

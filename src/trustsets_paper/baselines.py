@@ -27,7 +27,13 @@ from trustsets.basis import Basis, FittedBasis
 from trustsets.engine import fit_quantiles
 from trustsets.errors import InputError
 from trustsets.outputs import SupportsTrust
-from trustsets.predictors import Calibration, Predictor, class_thresholds, quantile_thresholds
+from trustsets.predictors import (
+    Calibration,
+    Predictor,
+    class_thresholds,
+    nested_thresholds,
+    quantile_thresholds,
+)
 from trustsets.scores import Score, TopK
 from trustsets.statistics import Statistic, Transform
 from trustsets.status import Thresholds
@@ -188,7 +194,7 @@ class RankCalibratedConformal(_Baseline):
             Thresholds(np.where(ranks <= largest, values, -np.inf), status)
             for largest, values in rules
         ]
-        return Thresholds.nested(parts, alphas)
+        return nested_thresholds(parts, alphas)
 
     def _guarantee(self) -> str:
         return (
@@ -250,7 +256,7 @@ class InterpolatedConformal(_Baseline):
         values = shared.values + self.tau * steps
         status = np.broadcast_to(shared.status, steps.shape)
         parts = [Thresholds(*columns) for columns in zip(values.T, status.T, strict=True)]
-        return class_thresholds(Thresholds.nested(parts, alphas), len(outputs))
+        return class_thresholds(nested_thresholds(parts, alphas), len(outputs))
 
     def _guarantee(self) -> str:
         text = "the sets contain the true class with probability at least 1 - "
@@ -335,7 +341,7 @@ class PluginConformal(_Baseline):
         fits = [
             fit_quantiles(rows, points, alpha=alpha).thresholds(phi, weight=0.0) for alpha in alphas
         ]
-        return Thresholds.nested([Thresholds(fit.values, fit.status) for fit in fits], alphas)
+        return nested_thresholds([Thresholds(fit.values, fit.status) for fit in fits], alphas)
 
     def _guarantee(self) -> str:
         n, width = self._state().fitted.phi.shape

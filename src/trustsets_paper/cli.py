@@ -67,7 +67,7 @@ class ImageOptions:
         from trustsets_paper.networks import WorkOptions
 
         shared = {name: value for name, value in vars(self).items() if name in _SHARED}
-        progress = False if console.settings.quiet else None
+        progress = False if console.quiet else None
         return WorkOptions(size=self.image_size, progress=progress, **shared, **more)
 
 
@@ -169,7 +169,7 @@ def _print_images(
     """Print a table, the images that could not be read, and where the output is."""
     from trustsets_paper.datasets import SHOWN
 
-    if console.settings.json:
+    if console.json:
         console.print_json(content)
         return
     console.print_table(header, rows, title=title)
@@ -294,7 +294,7 @@ def run(
         command=_command_line(),
         released=compare_released(files, trust, labels),
     )
-    if console.settings.json:
+    if console.json:
         console.print_json(results | {"output": str(folder)})
         return
     _print_tables(tables)
@@ -345,7 +345,7 @@ def overview(
         with console.progress(dataset, experiment.n_cells) as advance:
             runs.append(experiment.run(advance=lambda: advance(1), say=console.say))
     tables = write_overview(runs, output, figures=figures, command=_command_line())
-    if console.settings.json:
+    if console.json:
         console.print_json({"output": str(output), "tables": dict(tables)})
         return
     _print_tables(tables)

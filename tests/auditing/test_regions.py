@@ -158,15 +158,6 @@ def test_the_search_finds_the_best_of_all_pairs_that_may_stand_together(make_sam
     assert any(found - length * correction == pytest.approx(largest) for length in lengths)
 
 
-def test_the_true_class_stands_with_groups_alone(make_samples, draw):
-    outputs, trust = make_samples(4000, n_classes=3)
-    wrong = (outputs.codes == 1) & (outputs.predicted_codes == 2)
-    result = find_regions(draw(wrong, 0.0, 0.99), outputs.with_trust(trust), alpha=0.1)
-    for region in result.regions:
-        kinds = {item.name for item in region.conditions}
-        assert "true class" not in kinds or kinds <= {"true class", "sex", "site"}
-
-
 def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw):
     outputs, trust = make_samples(1200)
     covered = draw(outputs.groups["site"] == "a", inside=0.5)
@@ -187,6 +178,7 @@ def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
     outputs, trust = make_samples(100)
     result = find_regions(np.full(100, fill), outputs.with_trust(trust), alpha=0.1)
     assert result.regions == () and "No region" in result.summary()
+    assert list(result.to_frame())[:2] == ["region", "share"]
 
 
 def test_odd_columns_do_no_harm(draw):
@@ -207,7 +199,10 @@ def test_odd_columns_do_no_harm(draw):
     ("changes", "words"),
     [
         ({"alpha": None}, "alpha must be given"),
+        ({"alpha": "0.1"}, "alpha must be a number"),
+        ({"alpha": [0.1]}, "alpha must be a number"),
         ({"by": "trust"}, "write by="),
+        ({"by": 3}, "by must be a sequence of names"),
         ({"by": ("rank",)}, "none of confidence"),
         ({"by": ("sizes",)}, "needs PredictionSets"),
         ({"trust": None, "by": ("trust",)}, "needs trust"),
@@ -245,16 +240,6 @@ def test_divisions_have_few_digits_and_stay_near_their_shares():
     shares = np.array([np.mean(values <= cut) for cut in cuts])
     assert np.abs(shares - np.arange(1, 16) / 16).max() <= 1 / 48 + 1e-3
     assert all(len(repr(abs(cut)).replace(".", "").lstrip("0")) <= 2 for cut in cuts)
-
-
-def test_empty_results_have_a_frame_with_columns():
-    n = 60
-    outputs = ModelOutputs(logits=np.zeros((n, 2)), labels=np.zeros(n, dtype=int))
-    sets = PredictionSets(
-        np.ones((n, 2), dtype=bool), np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, np.arange(2)
-    )
-    result = find_regions(sets, outputs)
-    assert list(result.to_frame())[:2] == ["region", "share"] and result.n_tested == 0
 
 
 @pytest.mark.parametrize("elsewhere", [0.8, 0.88, 0.95])

@@ -108,7 +108,7 @@ def test_more_categories_than_a_histogram_holds_are_allowed():
     [
         ({"n_permutations": -1}, "n_permutations"),
         ({"level": 0.0}, "level"),
-        ({"alpha": 1.5}, "alpha must be given"),
+        ({"alpha": 1.5}, "alpha must lie strictly between"),
         ({"by": ("components",)}, "needs features"),
         ({"by": ("groups",)}, "needs group columns"),
     ],

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, Confidence, Groups, ModelOutputs
+from trustsets import Bins, Confidence, Groups, ModelOutputs, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.statistics import Statistic
 
@@ -85,6 +85,12 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
         (lambda: Groups(3), "names of group columns"),
+        (lambda: Polynomial(-1), "degree must be"),
+        (lambda: Polynomial(1.5), "degree must be"),
+        (lambda: Polynomial(of=()), "non-empty tuple of statistics"),
+        (lambda: Polynomial(penalty=np.nan), "penalty must be finite"),
+        (lambda: PrincipalComponents(0), "n_components must be"),
+        (lambda: Confidence(transform="square"), "transform must be"),
         (lambda: Groups().fit(observed([[0.0]])), "pass groups="),
         (lambda: Groups("sex").fit(observed([[0.0]])), "no group column 'sex'"),
         (lambda: Bins().fit(observed([[0.0]])), "pass trust="),

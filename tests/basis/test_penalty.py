@@ -5,7 +5,6 @@ import pytest
 from scipy.optimize import linprog
 
 from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial
-from trustsets.errors import InputError
 from trustsets.predictors.quantiles import CalibrationProblem
 
 ALPHA = 0.1
@@ -61,12 +60,6 @@ def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     expected = np.zeros((2, n_groups + 5))
     expected[0, n_groups + 2] = expected[1, n_groups + 3] = 2.0
     np.testing.assert_array_equal(rows, expected)
-
-
-@pytest.mark.parametrize("penalty", [-1.0, np.inf, np.nan])
-def test_bad_penalties_are_named(penalty):
-    with pytest.raises(InputError, match="penalty must be finite"):
-        Polynomial(penalty=penalty)
 
 
 def weighted_gaps(price, functions, n=80, repeats=300, m=50):

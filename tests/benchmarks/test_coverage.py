@@ -92,16 +92,6 @@ def test_excess_risk_sees_what_was_planted() -> None:
 
 
 @judged
-def test_excess_risk_of_full_sets_is_the_excess() -> None:
-    judge = Judge(Split.draw(task_of(), 1))
-    numbers = judge.measure(np.ones((judge.n, 6), dtype=bool))
-    assert numbers["ert"] == pytest.approx(100.0 * ALPHA)
-    assert numbers["ert_under"] == pytest.approx(0.0)
-    assert numbers["class_under"] == numbers["conf_trust_under"] == numbers["true_below"] == 0.0
-    assert numbers["worst_slab"] == pytest.approx(-10.0)
-
-
-@judged
 def test_the_floor_is_what_sets_with_the_top_class_cannot_avoid() -> None:
     """Against the truth, from which a judge that sees nothing would be 5 points away."""
     logits = 8.0 * np.random.default_rng(1).normal(size=(6000, 4))

@@ -92,7 +92,7 @@ def test_what_needs_another_package_says_how_to_install_it(tmp_path):
     )
     assert codes == [0, 0, 2, 2, 2], said
     *tables, paper = said.splitlines()
-    assert len(tables) == 2 and 'pip install "trustsets[all]"' in paper
+    assert len(tables) == 2 and 'pip install "trustsets[paper]"' in paper
     for line in tables:
         assert "needs pyarrow, which is not installed" in line
         assert 'pip install "trustsets[tables]"' in line and ".part" not in line

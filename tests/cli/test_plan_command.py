@@ -4,9 +4,9 @@ import json
 
 
 def test_plan_needs_no_files(run):
-    done = run("plan", "--samples", 500, "--share", "north=0.2")
+    done = run("plan", "--samples", 500)
     assert done.code == 0
-    assert "854" in done.out and "group north" in done.out
+    assert "854" in done.out
     numbers = json.loads(run("plan", "--json", "--within", "0.05").out)
     assert numbers["within"] == 0.05 and numbers["rows"][0]["part"] == "all samples"
 
@@ -19,12 +19,10 @@ def test_plan_reads_the_shares_of_outputs(run, folder):
 
 def test_wrong_words_are_one_line(run, folder):
     for words in (
-        ["--share", "north"],
         ["--within", "2"],
         ["--samples", "9" * 40],
         ["--within", "1e-300"],
         ["--alpha", "1e-300"],
-        ["--share", "north=1e-300"],
         ["new.npz"],
     ):
         done = run("plan", *words)

@@ -89,15 +89,16 @@ def test_from_arrays_to_a_report(fresh, tmp_path):
     run(fresh / "bin" / "trustsets", *words, cwd=tmp_path)
     lines = [
         "predict ours.trustsets test.npz --alpha 0.1 -o sets.parquet -q",
-        "evaluate test.npz ours.trustsets -o result.json -q",
+        "evaluate test.npz ours.trustsets -q --json",
         "report test.npz ours.trustsets -o report.html -q",
         "demo --output demo",  # on outputs that are in the wheel
         "paper --help",
     ]
     done = run(fresh / "bin" / "python", "-c", REST, *lines, cwd=tmp_path)
     assert done.stdout.startswith(str(fresh)) and "extract" in done.stdout
-    (own,) = json.loads((tmp_path / "result.json").read_text())["evaluations"].values()
-    assert 0.8 < own["coverage"]["value"] < 1.0
+    start = done.stdout.index("{")
+    printed, _ = json.JSONDecoder().raw_decode(done.stdout[start:])
+    assert 0.8 < printed["evaluations"]["ours"]["coverage"]["value"] < 1.0
     assert (tmp_path / "sets.parquet").is_file()
     assert "ours" in (tmp_path / "report.html").read_text()
     assert "CIFAR-100" in (tmp_path / "demo" / "real.html").read_text()

@@ -46,7 +46,6 @@ from trustsets import (
     Trust,
     TrustScore,
 )
-from trustsets.basis import ClassClusters
 from trustsets.scores import MarginScore, TopK
 from trustsets_paper.baselines import (
     Atypicality,
@@ -60,12 +59,10 @@ FILE = Path(__file__).with_name("golden.npz")
 ALPHAS = (0.05, 0.1, 0.3)
 GRID = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 N_CLASSES = 6
+# Exact fractions of 64 are tied, and sum to 1 exactly; those of 50 votes are rounded.
 SOURCES = ("logits", "float32", "probabilities", "tied", "votes")
 
 Results = dict[str, np.ndarray]
-
-
-# --- The interface: everything that depends on how predictors are called is in this part. ---
 
 
 def samples(source: str, part: str) -> ModelOutputs:
@@ -88,96 +85,27 @@ def trust_score(**settings: Any) -> TrustScore:
     return TrustScore(**settings).fit(data["training/features"], data["training/labels"])
 
 
-def grid_bins(*statistics: Any, counts: Any, spacing: Any, nested: bool = True) -> Any:
-    """Cells of all the statistics."""
-    return Bins(*statistics, counts=counts, spacing=spacing, nested=nested)
-
-
-def additive_bins(*statistics: Any, counts: Any, spacing: Any) -> Any:
-    """Bins of each statistic by itself."""
-    parts = zip(statistics, counts, spacing, strict=True)
-    first, *others = [Bins(of, counts=count, spacing=gaps) for of, count, gaps in parts]
-    return sum(others, start=first)
-
-
-def edge_bins(statistic: Any, edges: tuple[float, ...]) -> Any:
-    return Bins(statistic, edges=(edges,))
-
-
-def polynomial(degree: int, *statistics: Any, penalty: float = 0.0) -> Any:
-    return Polynomial(degree=degree, of=statistics, penalty=penalty)
-
-
-def standard(**settings: Any) -> Any:
-    return StandardConformal(**settings)
+def trust_values(**settings: Any) -> Results:
+    outputs = samples("logits", "test")
+    return {"values": trust_score(**settings).score(outputs.features, outputs.predicted)}
 
 
 def mondrian(by: Any, **settings: Any) -> Any:
-    return MondrianConformal(by=by, **({"trust": trust_score()} | settings))
+    return MondrianConformal(by=by, trust=trust_score(), **settings)
 
 
 def conditional(basis: Any = "auto", **settings: Any) -> Any:
     return ConditionalConformal(basis=basis, **({"trust": trust_score()} | settings))
 
 
-def clustered(**settings: Any) -> Any:
-    return ClusteredConformal(**settings)
-
-
-def naive_of_the_paper() -> Any:
-    return MondrianConformal.paper(trust=trust_score(neighbour=2, squared=True))
-
-
-def conditional_of_the_paper() -> Any:
-    return ConditionalConformal.paper(trust=trust_score(neighbour=2, squared=True))
-
-
-def plug_in() -> Any:
-    return PluginConformal(trust=trust_score())
+def of_the_paper(method: Any) -> Any:
+    return method.paper(trust=trust_score(neighbour=2, squared=True))
 
 
 def atypicality_cells() -> Any:
     data = recorded()
     atypicality = Atypicality.from_training(data["training/features"], data["training/labels"])
     return atypicality_groups(atypicality, groups=3)
-
-
-def calibrate(
-    predictor: Any, source: str, sample_alphas: Any = None, tuning: str | None = None
-) -> Any:
-    return predictor.calibrate(
-        samples(source, "calibration"),
-        alphas=sample_alphas,
-        tuning=None if tuning is None else samples(source, tuning),
-    )
-
-
-def sets_of(predictor: Any, outputs: ModelOutputs, alpha: Any, max_size: Any = None) -> Results:
-    return _results(predictor.predict_set(outputs, alpha, max_size=max_size))
-
-
-def sets_by_sample(predictor: Any, outputs: ModelOutputs, sample_alphas: np.ndarray) -> Results:
-    return _results(predictor.predict_set(outputs, sample_alphas=sample_alphas))
-
-
-def p_values(predictor: Any, outputs: ModelOutputs) -> Results:
-    return {"values": predictor.predict_p(outputs, GRID)}
-
-
-def left_out_sets(predictor: Any) -> Results:
-    return _results(predictor.leave_one_out(list(ALPHAS)))
-
-
-def trust_values(source: str, **settings: Any) -> Results:
-    outputs = samples(source, "test")
-    return {"values": trust_score(**settings).score(outputs.features, outputs.predicted)}
-
-
-def _results(sets: Any) -> Results:
-    return {"mask": sets.mask, "thresholds": sets.thresholds, "status": sets.status}
-
-
-# --- The cases. ---
 
 
 def of_outputs(outputs: ModelOutputs) -> np.ndarray:
@@ -189,6 +117,14 @@ def of_candidate(outputs: ModelOutputs, codes: np.ndarray) -> np.ndarray:
     """A basis of one's own that depends on the candidate label."""
     top = codes == outputs.predicted_codes
     return np.stack([np.ones(len(outputs)), top, outputs.features[:, 1]], axis=1)
+
+
+def class_by_site(outputs: ModelOutputs, codes: np.ndarray) -> np.ndarray:
+    """An indicator of each class within each site."""
+    values = [*np.unique(recorded()["calibration/site"]), "another"]
+    sites = outputs.groups["site"][:, None] == np.array(values)
+    both = np.eye(N_CLASSES)[codes][:, :, None] * sites[:, None]
+    return both.reshape(len(outputs), -1)
 
 
 # With the default of RAPS, ranks up to 6 would have no penalty.
@@ -204,128 +140,43 @@ OWN_MASS = {
     f"{name}-{mass}-{scale}": score(own_mass=mass, scale=scale)
     for (name, score), mass, scale in product(RANKED.items(), ("include", "random"), SCALES)
 }
+LINE = Polynomial(1, (Confidence(),))
 RANKS = (Confidence(transform="rank"), Trust(transform="rank"))
 BASES = {
     "intercept": Intercept(),
-    "line": polynomial(1, Confidence()),
-    "quadratic": polynomial(2, Confidence(), Trust()),
-    "quintic": polynomial(5, Confidence(), Trust()),
-    "log-trust": polynomial(2, Confidence(), Trust(transform="log")),
-    "ranks": polynomial(3, *RANKS),
-    "penalised-ranks": polynomial(4, *RANKS, penalty=2.0),
-    "entropy-margin": polynomial(2, Entropy(), Margin()),
+    "line": LINE,
+    "quadratic": Polynomial(2),
+    "quintic": Polynomial(5),
+    "log-trust": Polynomial(2, (Confidence(), Trust(transform="log"))),
+    "ranks": Polynomial(3, RANKS),
+    "penalised-ranks": Polynomial(4, RANKS, penalty=2.0),
+    "entropy-margin": Polynomial(2, (Entropy(), Margin())),
     "groups": Groups(),
     "site": Groups("site"),
     "groups-penalised": Intercept() + Groups(penalty=1.0),
-    "bins": grid_bins(Confidence(), Trust(), counts=(3, 2), spacing=("quantile", "quantile")),
-    "bins-additive": additive_bins(
-        Confidence(), Trust(), counts=(4, 3), spacing=("uniform", "quantile")
-    ),
-    "bins-edges": edge_bins(Confidence(), (0.5, 0.8)),
+    "bins": Bins(counts=(3, 2), spacing="quantile"),
+    "bins-additive": Bins(Confidence(), counts=4, spacing="uniform")
+    + Bins(Trust(), counts=3, spacing="quantile"),
+    "bins-edges": Bins(Confidence(), edges=((0.5, 0.8),)),
     "components": PrincipalComponents(4),
     "custom": Custom(of_outputs),
-    "sum": polynomial(2, *RANKS) + Groups("site") + PrincipalComponents(2),
-    "product": Intercept() + polynomial(1, Confidence()) * Groups("device"),
+    "sum": Polynomial(2, RANKS) + Groups("site") + PrincipalComponents(2),
 }
 LABEL_BASES = {
     "classes": Classes(),
     "classes-penalised": Intercept() + Classes(penalty=3.0),
-    "line-classes": polynomial(1, Confidence()) + Classes(),
-    "classes-by-site": Classes() + Classes() * Groups("site"),
-    "class-clusters": polynomial(1, *RANKS) + ClassClusters(2),
+    "line-classes": LINE + Classes(),
+    "classes-by-site": Classes() + Custom(class_by_site, of_label=True),
     "custom-label": Custom(of_candidate, of_label=True),
 }
 PARTITIONS: dict[str, Any] = {
     "class": "class",
     "site": Groups("site"),
     "groups": Groups(),
-    "bins-quantile": grid_bins(
-        Confidence(), Trust(), counts=(3, 3), spacing=("quantile", "quantile")
-    ),
-    "bins-uniform": grid_bins(
-        Confidence(), Trust(), counts=(5, 2), spacing=("uniform", "quantile"), nested=False
-    ),
-    "bins-edges": edge_bins(Confidence(), (0.4, 0.6, 0.9)),
+    "bins-quantile": Bins(counts=(3, 3), spacing="quantile"),
+    "bins-uniform": Bins(counts=(5, 2), spacing=("uniform", "quantile"), nested=False),
+    "bins-edges": Bins(Confidence(), edges=((0.4, 0.6, 0.9),)),
 }
-
-
-def predict(build: Callable[[], Any], source: str) -> Callable[[], Results]:
-    """Sets at each alpha alone and at all of them."""
-
-    def run() -> Results:
-        predictor, test = calibrate(build(), source), samples(source, "test")
-        return _predictions(predictor, test)
-
-    return run
-
-
-def _predictions(predictor: Any, test: ModelOutputs) -> Results:
-    alphas = {f"alpha {alpha}": alpha for alpha in ALPHAS} | {"alphas": list(ALPHAS)}
-    return _named({name: sets_of(predictor, test, alpha) for name, alpha in alphas.items()})
-
-
-def _named(parts: dict[str, Results]) -> Results:
-    return {
-        f"{part} {name}": values
-        for part, results in parts.items()
-        for name, values in results.items()
-    }
-
-
-def queries(build: Callable[[], Any], source: str) -> Callable[[], Results]:
-    """P-values on a grid, and sets of the calibration samples, each left out."""
-
-    def run() -> Results:
-        predictor, test = calibrate(build(), source), samples(source, "test")
-        return _named({"p": p_values(predictor, test), "leave_one_out": left_out_sets(predictor)})
-
-    return run
-
-
-def p_only(build: Callable[[], Any], source: str) -> Callable[[], Results]:
-    return lambda: p_values(calibrate(build(), source), samples(source, "test"))
-
-
-def limited(build: Callable[[], Any], source: str, size: int) -> Callable[[], Results]:
-    """Sets of at most so many classes."""
-
-    def run() -> Results:
-        predictor = calibrate(build(), source, tuning="more")
-        return sets_of(predictor, samples(source, "test"), 0.1, max_size=size)
-
-    return run
-
-
-def by_sample(build: Callable[[], Any], source: str) -> Callable[[], Results]:
-    """An alpha for each sample, as a function of its confidence."""
-
-    def run() -> Results:
-        calibration, test = samples(source, "calibration"), samples(source, "test")
-        alphas = [0.05 + 0.4 * (1.0 - part.confidence) for part in (calibration, test)]
-        return sets_by_sample(calibrate(build(), source, alphas[0]), test, alphas[1])
-
-    return run
-
-
-def updated(build: Callable[[], Any], source: str) -> Callable[[], Results]:
-    """Sets after more samples were added and some were removed."""
-
-    def run() -> Results:
-        predictor = calibrate(build(), source).update(samples(source, "more"))
-        added = _predictions(predictor, samples(source, "test"))
-        predictor.forget(np.arange(0, 90, 3))
-        removed = _predictions(predictor, samples(source, "test"))
-        return _named({"added": added, "removed": removed})
-
-    return run
-
-
-def adapted(build: Callable[[], Any], source: str, shift: str) -> Callable[[], Results]:
-    def run() -> Results:
-        predictor, test = calibrate(build(), source), samples(source, "test")
-        return sets_of(predictor.adapt(samples(source, "more"), shift=shift), test, list(ALPHAS))
-
-    return run
 
 
 Build = tuple[Callable[[], Any], str]
@@ -334,11 +185,11 @@ Build = tuple[Callable[[], Any], str]
 def standard_builds() -> dict[str, Build]:
     builds: dict[str, Build] = {}
     for name, score in (SCORES | OWN_MASS).items():
-        builds[f"standard {name}"] = partial(standard, score=score), "logits"
+        builds[f"standard {name}"] = partial(StandardConformal, score=score), "logits"
     for name, score in SCORES.items():
-        builds[f"standard {name} tied"] = partial(standard, score=score), "tied"
-    for source in SOURCES:
-        builds[f"standard {source}"] = partial(standard, score=APS(own_mass="include")), source
+        builds[f"standard {name} tied"] = partial(StandardConformal, score=score), "tied"
+    include = partial(StandardConformal, score=APS(own_mass="include"))
+    builds |= {f"standard {source}": (include, source) for source in SOURCES}
     variants: dict[str, dict[str, Any]] = {
         "temperature": {"temperature": "tuning"},
         "temperature 1.5": {"temperature": 1.5},
@@ -346,7 +197,7 @@ def standard_builds() -> dict[str, Build]:
         "allow-empty": {"allow_empty": True},
     }
     for (name, settings), source in product(variants.items(), ("logits", "probabilities")):
-        builds[f"standard {name} {source}"] = partial(standard, **settings), source
+        builds[f"standard {name} {source}"] = partial(StandardConformal, **settings), source
     return builds
 
 
@@ -358,7 +209,7 @@ def mondrian_builds() -> dict[str, Build]:
         score = (SCORES | OWN_MASS)[name]
         builds[f"mondrian {name}"] = partial(mondrian, Groups("site"), score=score), "logits"
     for source in ("logits", "tied"):
-        builds[f"mondrian paper {source}"] = naive_of_the_paper, source
+        builds[f"mondrian paper {source}"] = partial(of_the_paper, MondrianConformal), source
     return builds
 
 
@@ -391,39 +242,100 @@ def conditional_builds() -> dict[str, Build]:
         builds[f"conditional per-class {source}"] = partial(conditional, per_class=True), source
         build = partial(conditional, BASES["quadratic"], **exact)
         builds[f"conditional quadratic randomized {source}"] = build, source
-        builds[f"conditional paper {source}"] = conditional_of_the_paper, source
+        build = partial(of_the_paper, ConditionalConformal)
+        builds[f"conditional paper {source}"] = build, source
     return builds
 
 
-def other_builds() -> dict[str, Build]:
-    variants: dict[str, dict[str, Any]] = {
-        "auto": {},
-        "2": {"n_clusters": 2},
-        "own": {"n_clusters": 3, "null_cluster": "own"},
-        "softmax": {"score": Softmax(), "n_clusters": 2},
-        "saps-random": {"score": SAPS(own_mass="random"), "n_clusters": 2},
-    }
-    builds: dict[str, Build] = {
-        f"clustered {name}": (partial(clustered, **settings), "logits")
-        for name, settings in variants.items()
-    }
-    return builds | {
-        "clustered tied": (partial(clustered, n_clusters=2), "tied"),
-    }
-
-
+CLUSTERED: dict[str, Build] = {
+    f"clustered {name}": (partial(ClusteredConformal, **settings), source)
+    for name, source, settings in (
+        ("auto", "logits", {}),
+        ("2", "logits", {"n_clusters": 2}),
+        ("own", "logits", {"n_clusters": 3, "null_cluster": "own"}),
+        ("softmax", "logits", {"score": Softmax(), "n_clusters": 2}),
+        ("saps-random", "logits", {"score": SAPS(own_mass="random"), "n_clusters": 2}),
+        ("tied", "tied", {"n_clusters": 2}),
+    )
+}
 # The paper's baselines, which are not saved.
 BASELINES: dict[str, Build] = {
-    "plug-in": (plug_in, "logits"),
+    "plug-in": (lambda: PluginConformal(trust=trust_score()), "logits"),
     "rank-calibrated": (RankCalibratedConformal, "logits"),
     "interpolated": (InterpolatedConformal, "logits"),
     "atypicality": (atypicality_cells, "logits"),
 }
-BUILDS = standard_builds() | mondrian_builds() | conditional_builds() | other_builds()
+BUILDS = standard_builds() | mondrian_builds() | conditional_builds() | CLUSTERED
+
+
+def calibrated(build: Callable[[], Any], source: str, **words: Any) -> tuple[Any, ModelOutputs]:
+    """A calibrated predictor, and the test samples."""
+    return build().calibrate(samples(source, "calibration"), **words), samples(source, "test")
+
+
+def results_of(sets: Any, prefix: str = "") -> Results:
+    names = ("mask", "thresholds", "status")
+    return {f"{prefix} {name}".strip(): getattr(sets, name) for name in names}
+
+
+def predict(build: Callable[[], Any], source: str) -> Results:
+    """Sets at each alpha alone and at all of them."""
+    return predictions(*calibrated(build, source))
+
+
+def predictions(predictor: Any, test: ModelOutputs) -> Results:
+    results: Results = {}
+    for alpha in (*ALPHAS, list(ALPHAS)):
+        results |= results_of(predictor.predict_set(test, alpha), f"alpha {alpha}")
+    return results
+
+
+def p_values(build: Callable[[], Any], source: str) -> Results:
+    predictor, test = calibrated(build, source)
+    return {"values": predictor.predict_p(test, GRID)}
+
+
+def queries(build: Callable[[], Any], source: str) -> Results:
+    """P-values on a grid, and sets of the calibration samples, each left out."""
+    predictor, _ = calibrated(build, source)
+    return p_values(build, source) | results_of(predictor.leave_one_out(list(ALPHAS)))
+
+
+def limited(build: Callable[[], Any], source: str, size: int) -> Results:
+    """Sets of at most so many classes."""
+    predictor, test = calibrated(build, source, tuning=samples(source, "more"))
+    return results_of(predictor.predict_set(test, 0.1, max_size=size))
+
+
+def by_sample(build: Callable[[], Any], source: str) -> Results:
+    """An alpha for each sample, as a function of its confidence."""
+    parts = (samples(source, part) for part in ("calibration", "test"))
+    known, new = (0.05 + 0.4 * (1.0 - part.confidence) for part in parts)
+    predictor, test = calibrated(build, source, alphas=known)
+    return results_of(predictor.predict_set(test, sample_alphas=new))
+
+
+def updated(build: Callable[[], Any], source: str) -> Results:
+    """Sets after more samples were added and some were removed."""
+    predictor, test = calibrated(build, source)
+    results = {}
+    for name, change in (
+        ("added", lambda: predictor.update(samples(source, "more"))),
+        ("removed", lambda: predictor.forget(np.arange(0, 90, 3))),
+    ):
+        changed = predictions(change(), test)
+        results |= {f"{name} {key}": values for key, values in changed.items()}
+    return results
+
+
+def adapted(build: Callable[[], Any], source: str, shift: str) -> Results:
+    predictor, test = calibrated(build, source)
+    other = predictor.adapt(samples(source, "more"), shift=shift)
+    return results_of(other.predict_set(test, list(ALPHAS)))
 
 
 def make_cases() -> dict[str, Callable[[], Results]]:
-    cases = {name: predict(*build) for name, build in (BUILDS | BASELINES).items()}
+    cases = {name: partial(predict, *build) for name, build in (BUILDS | BASELINES).items()}
     for name in (
         "standard aps-raw",
         "standard aps-raw tied",
@@ -438,14 +350,14 @@ def make_cases() -> dict[str, Callable[[], Results]]:
         "conditional quadratic randomized logits",
         "conditional auto logits",
     ):
-        cases[f"queries: {name}"] = queries(*BUILDS[name])
+        cases[f"queries: {name}"] = partial(queries, *BUILDS[name])
     for name in ("clustered 2", "conditional classes", "conditional per-class logits"):
-        cases[f"p-values: {name}"] = p_only(*BUILDS[name])
+        cases[f"p-values: {name}"] = partial(p_values, *BUILDS[name])
     bases = ("intercept", "line", "quadratic", "ranks", "penalised-ranks", "groups", "auto logits")
     for name, size in product(bases, (1, 2)):
-        cases[f"max_size={size}: {name}"] = limited(*BUILDS[f"conditional {name}"], size)
+        cases[f"max_size={size}: {name}"] = partial(limited, *BUILDS[f"conditional {name}"], size)
     for name in ("intercept", "quadratic", "groups", "auto logits"):
-        cases[f"sample_alphas: {name}"] = by_sample(*BUILDS[f"conditional {name}"])
+        cases[f"sample_alphas: {name}"] = partial(by_sample, *BUILDS[f"conditional {name}"])
     for name in (
         "standard aps-raw",
         "mondrian site logits",
@@ -456,20 +368,17 @@ def make_cases() -> dict[str, Callable[[], Results]]:
         "conditional classes",
         "clustered 2",
     ):
-        cases[f"updated: {name}"] = updated(*BUILDS[name])
+        cases[f"updated: {name}"] = partial(updated, *BUILDS[name])
     shifted = ("standard aps-raw", "mondrian site logits", "conditional quadratic")
     for name, shift in product(shifted, ("label", "covariate")):
-        cases[f"{shift} shift: {name}"] = adapted(*BUILDS[name], shift)
-    cases["trust: default"] = partial(trust_values, "logits")
-    cases["trust: paper"] = partial(trust_values, "logits", neighbour=2, squared=True)
-    cases["trust: not normalised"] = partial(trust_values, "logits", normalize=False)
+        cases[f"{shift} shift: {name}"] = partial(adapted, *BUILDS[name], shift)
+    cases["trust: default"] = trust_values
+    cases["trust: paper"] = partial(trust_values, neighbour=2, squared=True)
+    cases["trust: not normalised"] = partial(trust_values, normalize=False)
     return cases
 
 
 CASES = make_cases()
-
-
-# --- Recording and comparing. ---
 
 
 @cache
@@ -484,59 +393,40 @@ def run_case(name: str) -> Results:
         return CASES[name]()
 
 
-def differences(name: str, results: Results) -> list[str]:
-    """What differs from the recording, in words; empty if nothing does."""
-    data, lines = recorded(), []
-    for kind, packed in packed_by_kind(results).items():
-        before = data.get(f"case/{name}/{kind}", np.empty(0, packed.dtype))
-        if before.size != packed.size:
-            lines.append(f"{kind}: {before.size} were recorded, and there are {packed.size} now")
-        else:
-            lines += _parts_that_differ(kind, before, results)
-    return lines
-
-
-def packed_by_kind(results: Results) -> Results:
-    """All masks, statuses and numbers of a case, each end to end; masks as bits."""
+def by_kind(results: Results) -> Results:
+    """All masks, statuses and numbers of a case, each end to end, alphas first."""
     kinds: dict[str, list[np.ndarray]] = {}
     for name, values in results.items():
-        kinds.setdefault(_kind(name), []).append(_flat(values))
-    packed = {kind: np.concatenate(parts) for kind, parts in kinds.items()}
-    return {kind: np.packbits(v) if v.dtype == bool else v for kind, v in packed.items()}
+        flat = np.moveaxis(values, -1, 0).ravel() if values.ndim > 1 else values
+        kinds.setdefault(name.split()[-1], []).append(flat)
+    return {kind: np.concatenate(parts) for kind, parts in kinds.items()}
 
 
-def _kind(name: str) -> str:
-    return name.split()[-1]
-
-
-def _flat(values: np.ndarray) -> np.ndarray:
-    """In an order that compresses well: alphas first."""
-    return np.moveaxis(values, -1, 0).ravel() if values.ndim > 1 else values
-
-
-def _parts_that_differ(kind: str, before: np.ndarray, results: Results) -> list[str]:
-    """Compare the recorded values of a kind with each result of that kind."""
-    values = np.unpackbits(before).astype(bool) if kind == "mask" else before
-    start, lines = 0, []
-    for name, now in results.items():
-        if _kind(name) == kind:
-            differ = _differ(values[start : start + now.size], _flat(now))
-            if differ.any():
-                old, new = values[start : start + now.size][differ], _flat(now)[differ]
-                examples = ", ".join(f"{a} -> {b}" for a, b in zip(old[:2], new[:2], strict=True))
-                lines.append(f"{name}: {differ.sum()} of {now.size} differ, such as {examples}")
-            start += now.size
+def differences(name: str, results: Results) -> list[str]:
+    """What differs from the recording, in words; empty if nothing does."""
+    lines = []
+    for kind, now in by_kind(results).items():
+        before = recorded().get(f"case/{name}/{kind}", np.empty(0, np.uint8))
+        if kind == "mask":
+            before = np.unpackbits(before, count=now.size).astype(bool)
+        if before.size != now.size:
+            lines.append(f"{kind}: {before.size} were recorded, and there are {now.size} now")
+            continue
+        at = np.flatnonzero(differ(before, now))
+        if at.size:
+            examples = ", ".join(f"{i}: {before[i]} -> {now[i]}" for i in at[:2])
+            lines.append(f"{kind}: {at.size} of {now.size} differ, such as {examples}")
     return lines
 
 
-def _differ(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+def differ(before: np.ndarray, now: np.ndarray) -> np.ndarray:
     if now.dtype != np.float64:
         return before != now
-    differ = before.view(np.int64) != np.ascontiguousarray(now).view(np.int64)
-    return differ if same_processor() else differ & ~np.isclose(before, now, 1e-9, 1e-9)
+    other = before.view(np.int64) != np.ascontiguousarray(now).view(np.int64)
+    return other if same_processor() else other & ~np.isclose(before, now, 1e-9, 1e-9)
 
 
-def _probe() -> np.ndarray:
+def probe() -> np.ndarray:
     """Numbers whose last bits depend on the processor."""
     grid = np.linspace(-4.0, 3.0, 97)
     table = np.sin(np.arange(96.0)).reshape(12, 8)
@@ -545,56 +435,16 @@ def _probe() -> np.ndarray:
 
 @cache
 def same_processor() -> bool:
-    return bool(np.array_equal(recorded()["probe"], _probe()))
-
-
-def make_samples() -> Results:
-    """Fixed samples: a class centre in 8 dimensions, rare classes, overconfident logits."""
-    rng = np.random.default_rng(20)
-    centres = 1.1 * rng.normal(size=(N_CLASSES, 8))
-    shares = np.array([0.3, 0.23, 0.2, 0.14, 0.1, 0.03])
-    data: Results = {}
-    for part, n in {"training": 240, "calibration": 400, "test": 120, "more": 90}.items():
-        labels = rng.choice(N_CLASSES, p=shares, size=n)
-        features = np.round(centres[labels] + rng.normal(size=(n, 8)), 3)
-        logits = np.round(1.6 * features @ centres.T / 3.0 + 0.5 * rng.normal(size=(n, 6)), 3)
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = odds / odds.sum(axis=1, keepdims=True)
-        data |= {
-            f"{part}/labels": labels.astype(np.int64),
-            f"{part}/features": features,
-            f"{part}/logits": logits,
-            f"{part}/probabilities": probabilities,
-            # Exact fractions of 64 are tied, and sum to 1 exactly; those of 50 are rounded.
-            f"{part}/tied": _votes(probabilities, 64),
-            f"{part}/votes": _votes(probabilities, 50),
-            f"{part}/site": rng.choice(np.array(["a", "b", "c"]), p=[0.6, 0.3, 0.1], size=n),
-            f"{part}/device": np.where(features[:, 0] > rng.normal(size=n), "x", "y"),
-        }
-    # A group that calibration never met.
-    data["test/site"][:3] = "d"
-    return data
-
-
-def _votes(probabilities: np.ndarray, count: int) -> np.ndarray:
-    """Fractions of a number of votes that sum to 1, nearest to the probabilities."""
-    votes = np.floor(probabilities * count)
-    order = np.argsort(votes - probabilities * count, axis=1, kind="stable")
-    missing = (count - votes.sum(axis=1)).astype(int)
-    for row, places, number in zip(votes, order, missing, strict=True):
-        row[places[:number]] += 1
-    return votes / count
+    return bool(np.array_equal(recorded()["probe"], probe()))
 
 
 def record(names: list[str]) -> None:
     """Record the cases of these names; without names, all of them."""
-    if not FILE.exists():
-        np.savez_compressed(FILE, **make_samples())
-    data = recorded() | {"probe": _probe()}
+    data = recorded() | {"probe": probe()}
     for name in names or CASES:
         data = {key: v for key, v in data.items() if not key.startswith(f"case/{name}/")}
-        packed = packed_by_kind(run_case(name))
-        data |= {f"case/{name}/{kind}": values for kind, values in packed.items()}
+        for kind, values in by_kind(run_case(name)).items():
+            data[f"case/{name}/{kind}"] = np.packbits(values) if kind == "mask" else values
     np.savez_compressed(FILE, **data)
     recorded.cache_clear()
 
@@ -612,12 +462,11 @@ def test_every_recorded_case_is_run():
 @pytest.mark.parametrize("name", BUILDS)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_a_saved_predictor_gives_the_same_bits(name, tmp_path):
-    build, source = BUILDS[name]
-    predictor, test = calibrate(build(), source), samples(source, "test")
+    predictor, test = calibrated(*BUILDS[name])
     predictor.save(tmp_path / "model.trustsets")
     loaded = trustsets.load(tmp_path / "model.trustsets")
-    expected = sets_of(predictor, test, 0.1)
-    for key, values in sets_of(loaded, test, 0.1).items():
+    expected = results_of(predictor.predict_set(test, 0.1))
+    for key, values in results_of(loaded.predict_set(test, 0.1)).items():
         assert np.array_equal(values, expected[key]), key
 
 

@@ -37,6 +37,7 @@ MAKERS = PREDICTORS | {
     "intercept": lambda: ConditionalConformal(basis=Intercept()),
     "only groups": lambda: ConditionalConformal(basis=Groups("site")),
 }
+FEW = (0.07, 0.2, 0.35)
 CALIBRATION, TUNING, TEST = some(0, 260), some(1, 150), some(2, 40)
 
 
@@ -52,10 +53,12 @@ QUERIES = {
     "set": lambda p: sets(p.predict_set(TEST, 0.1)),
     "sets": lambda p: sets(p.predict_set(TEST, [0.3, 0.05, 0.1])),
     "other alpha": lambda p: sets(p.predict_set(TEST, 0.15)),
-    "sample alphas": lambda p: sets(p.predict_set(TEST, sample_alphas=np.linspace(0.05, 0.4, 40))),
+    # Few, or their fits would take the room of all others.
+    "sample alphas": lambda p: sets(p.predict_set(TEST, sample_alphas=np.resize(FEW, 40))),
     "size 1": lambda p: sets(p.predict_set(TEST, 0.1, max_size=1)),
     "size 2": lambda p: sets(p.predict_set(TEST, 0.1, max_size=2)),
-    "size 2 at 0.2": lambda p: sets(p.predict_set(TEST, 0.2, max_size=2)),
+    # More than the share of labels that two classes miss.
+    "size 2 at 0.5": lambda p: sets(p.predict_set(TEST, 0.5, max_size=2)),
     "p-values": lambda p: (p.predict_p(TEST, (0.05, 0.1, 0.2, 0.4)),),
     "many p-values": lambda p: (p.predict_p(TEST, np.linspace(0.05, 0.5, 12).tolist()),),
     "scores": lambda p: (p.scores(TEST),),

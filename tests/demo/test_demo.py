@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest
 
+import trustsets.cli.app
 import trustsets.demo
 from trustsets import ConditionalConformal, StandardConformal, TrustScore
 from trustsets.cli import main
@@ -214,9 +215,21 @@ class TestCommand:
             assert name in out and f"{own['size']:.2f}" in out
             assert f"{100 * own['coverage']:.1f}%" in out
 
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_rows_of_tables_are_single_lines(self, terminal, demo, result, monkeypatch):
+        """The second table wrapped at 80 columns."""
+        monkeypatch.setattr(trustsets.cli.app, "_is_terminal", lambda stream: terminal)
+        _, out, _ = demo()
+        lines = [" ".join(line.split()) for line in out.splitlines()]
+        tables = [part for part in result.story if isinstance(part, tuple)]
+        for header, rows in tables:
+            for words in (header, *rows):
+                assert " ".join(words).strip() in lines
+
     @pytest.mark.parametrize("arguments", [["--task", "faces"], ["--output", "FILE/x"]])
     def test_bad_input_ends_with_code_2(self, arguments, demo, tmp_path):
         (tmp_path / "FILE").write_text("")
         code, out, err = demo(*(text.replace("FILE", str(tmp_path / "FILE")) for text in arguments))
         assert code == 2 and out == "" and "Traceback" not in err
+        assert "faces" in arguments or err.count("\n") == 1
         assert ("faces" if "faces" in arguments else str(tmp_path / "FILE")) in err

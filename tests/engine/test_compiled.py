@@ -28,7 +28,9 @@ LIST_KERNELS = """
 import importlib, pickle, pkgutil
 import numpy as np
 import trustsets.engine as engine
+import trustsets.engine.path
 from numba.core.registry import CPUDispatcher
+engine.path.compile_paths()
 engine.warm_up()
 model = engine.fit_quantiles([[1.0]] * 20, range(20))
 model.thresholds([[1.0]] * 3, weight=[0.1, 0.2, 0.3])
@@ -75,6 +77,7 @@ def test_the_notice_comes_once_and_only_for_kernels_of_the_package(
 ) -> None:
     stopped: list[bool] = []
     monkeypatch.setattr(compiled, "stop_announcing", lambda: stopped.append(True))
+    monkeypatch.setattr(compiled, "start_helper", lambda: None)
     announcer = compiled._Announcer()
     for module in ("other.package", "trustsets.engine.path"):
         function = SimpleNamespace(__module__=module)
@@ -99,16 +102,13 @@ DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
 }
 
 
-@needs_compiler
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_compiled_code_and_that_of_other_sources_is_compiled_again(
-    kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "kernel.py"
+def write_kernel(folder: Path) -> Callable[[], Any]:
+    """Write a file with a kernel; what is returned imports it anew."""
+    source = folder / "kernel.py"
     source.write_text(
         "from trustsets.engine.compiled import entry\n"
-        "@entry()\ndef twice(x):\n    total = 0.0\n    for k in range(2):\n        total += x\n"
+        "@entry(by_helper=True)\n"
+        "def twice(x):\n    total = 0.0\n    for k in range(2):\n        total += x\n"
         "    return total\n"
     )
 
@@ -119,6 +119,35 @@ def test_damaged_compiled_code_and_that_of_other_sources_is_compiled_again(
         specification.loader.exec_module(module)
         return module.twice
 
+    return kernel
+
+
+@needs_compiler
+@pytest.mark.parametrize("outcome", ["compiles", "fails", "cannot start", "has no core"])
+def test_the_kernel_of_the_helper_process_is_loaded_or_compiled_without_it(
+    outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = write_kernel(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(compiled, "available_cores", lambda: 1 + (outcome != "has no core"))
+    statement = "raise SystemExit(1)" if outcome == "fails" else "import kernel; kernel.twice(1.5)"
+    monkeypatch.setattr(compiled, "_HELPER", statement)
+    if outcome == "cannot start":
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(compiled._announcer, "helper", None)
+    compiled.start_helper()
+    twice = kernel()
+    assert twice(1.5) == 3.0
+    assert sum(twice.stats.cache_hits.values()) == (outcome == "compiles")
+
+
+@needs_compiler
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_compiled_code_and_that_of_other_sources_is_compiled_again(
+    kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = write_kernel(tmp_path)
     folder = Path(kernel()._cache.cache_path)
     for seed in range(8):
         assert kernel()(1.5) == 3.0  # writes, or repairs, the cache

@@ -72,19 +72,28 @@ def test_alphas_prepared_beforehand_change_no_number(data):
         assert plain.evaluation(state, 0).to_dict() == prepared.evaluation(state, 0).to_dict()
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:7], ids=lambda own: f"{own.method}-{own.basis}")
-def test_previews_are_close_from_below_or_exact(session, setting):
-    state = state_of(setting, alpha=0.13)
-    quick = session.preview(state, 0)
-    assert (quick is None) == (setting.per_class == "yes")
-    if quick is None:
-        assert sessions.preview(session, state) == "{}"
-        return
-    exact = session.outcome(state, 0)
-    assert (quick.sizes <= exact.sizes).all() and (quick.covered <= exact.covered).all()
-    assert np.mean(quick.sizes != exact.sizes) < 0.3
-    # Now that the exact outcome is known, it is shown at once.
-    assert session.preview(state, 0) is exact
+def test_the_first_numbers_are_those_of_some_test_samples_alone(data, monkeypatch):
+    """Random ones, evaluated as any; what was computed for them is not computed again."""
+    monkeypatch.setattr(sessions, "_FIRST_SECONDS", -1.0)
+    monkeypatch.setattr(sessions, "_FIRST_SAMPLES", 150)
+    session, state = Session(data.outputs, data.trust), state_of(SETTINGS[1])
+    first = json.loads(sessions.first_answer(session, state))
+    split = session.split(3)
+    rows = np.sort(split.order[:150])
+    assert first["n"] == [600, 150, 600] and not session.answers
+    assert abs(rows.mean() - 299.5) < 4 * 600 / np.sqrt(12 * 150)
+    assert abs(split.test.confidence[rows].mean() - split.test.confidence.mean()) < 0.1
+    sets, part = session.sets(state, 0, rows), split.test.take(rows)
+    wanted = evaluate(sets, part, metrics=TABLES, n_bootstrap=sessions._BOOTSTRAP)
+    assert first["points"][0]["under"]["value"] == wanted.tables["conf_trust"].shortfall.value
+    asked, sets_of = [], Session.sets
+    monkeypatch.setattr(
+        Session, "sets", lambda self, *args: (asked.extend(args[2]), sets_of(self, *args))[1]
+    )
+    whole = sessions.answer(session, state)
+    assert not {*asked} & {*rows} and len(asked) == 450
+    assert whole == sessions.answer(Session(data.outputs, data.trust), state)
+    assert sessions.first_answer(session, state) == whole
 
 
 def test_parameters_that_do_not_matter_share_one_predictor(session):
@@ -94,7 +103,7 @@ def test_parameters_that_do_not_matter_share_one_predictor(session):
     assert session.predictor(plain, 0) is not session.predictor(plain, 1)
 
 
-def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch):
+def test_work_ends_between_stages_and_goes_on_from_there(data, monkeypatch):
     monkeypatch.setattr(sessions, "_STAGE_SAMPLES", (100, 100))
     session, calls = Session(data.outputs, data.trust), []
 
@@ -105,9 +114,10 @@ def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch
 
     state = state_of(Setting(method="standard"))
     with pytest.raises(Superseded):
-        session.outcome(state, 0, check)
-    assert len(calls) == 4 and not session._outcomes
-    assert session.outcome(state, 0).covered.size == 600
+        session.evaluation(state, 0, check)
+    assert len(calls) == 4 and not session._evaluations
+    plain = Session(data.outputs, data.trust).evaluation(state, 0)
+    assert session.evaluation(state, 0).to_dict() == plain.to_dict()
 
 
 def test_only_the_last_used_values_are_cache():
@@ -122,9 +132,9 @@ def test_copied_code_gives_the_sets_of_the_page(folder, session, setting):
     names = {"outputs": str(folder / "held_out.npz"), "train": str(folder / "train.npz")}
     state, scope = state_of(setting), {}
     exec(exports.as_python(session, state, 0, names), scope)
-    outcome = session.outcome(state, 0)
-    assert np.array_equal(scope["sets"].sizes, outcome.sizes)
-    assert np.array_equal(scope["sets"].covers(scope["test"].labels), outcome.covered)
+    shown = session.evaluation(state, 0)
+    assert np.array_equal(scope["sets"].sizes, shown.set_sizes)
+    assert np.array_equal(scope["sets"].covers(scope["test"].labels), shown.covered)
 
 
 def test_listed_samples_are_the_worst_of_their_cell(session):
@@ -156,9 +166,6 @@ def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
     assert near["p"][0]["distance"] == pytest.approx(own[0], rel=1e-6)
     assert near["o"][0]["distance"] == pytest.approx(other[0], rel=1e-6)
     assert near["o"][0]["label"] == name[0] and near["p"][0]["label"] == sample.predicted[0]
-    p = samples.p_values(session, state, 0, np.array([row]), lambda: None)[0]["classes"]
-    inside = {name for name, text in p if text.startswith(">") or float(text.strip("≤")) > 0.12}
-    assert inside == {str(name) for name in sets[0]}
 
 
 def test_states_outside_the_rules_are_refused(session):

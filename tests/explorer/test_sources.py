@@ -30,7 +30,7 @@ def ask(explorer, action, **more):
 def test_texts_and_neighbours_come_from_the_files(folder):
     files = {"train": folder / "train.npz", "text": "note", "browser": False}
     with explore_files(folder / "held_out.npz", **files) as explorer:
-        found = ask(explorer, "sample", rows=[5], index=1).json()
+        found = ask(explorer, "sample", row=5, index=1).json()
         assert found["text"] == f"<u>sample {explorer.session.split(0).positions[5]}</u>"
         assert len(found["neighbours"]) == 6 and found["image"] is None
         code = ask(explorer, "code").json()

@@ -4,7 +4,7 @@ import pytest
 from trustsets import Bins, Groups, ModelOutputs, MondrianConformal
 from trustsets.errors import InputError
 from trustsets.metrics import FrequencyBins, RankBins, bin_samples, label_ranks, rank_edges_apart
-from trustsets.metrics.binning import bin_by_class, bin_by_size, equal_cuts, quantile_cuts
+from trustsets.metrics.binning import bin_by_class, bin_by_size, quantile_cuts
 from trustsets.statistics import Statistic
 
 
@@ -39,31 +39,6 @@ def test_split_ties_make_equal_sizes_in_rank_order(make_outputs):
     # Heavily tied indeed: rank 1 must have been parted.
     first = np.flatnonzero(ranks == 1)
     assert len({tuple(binned.index[binned.cells[i]]) for i in first}) > 5
-
-
-def slow_together(ranks, count):
-    """Bins as lists of ranks: each next bin takes the best share of what is left."""
-    left = sorted(ranks.tolist())
-    bins = []
-    while left and len(bins) < count - 1:
-        share = len(left) / (count - len(bins))
-        values = sorted(set(left))
-        if len(values) == 1:
-            break
-        best = min(values[:-1], key=lambda v: (abs(sum(x <= v for x in left) - share), v))
-        bins.append([x for x in left if x <= best])
-        left = [x for x in left if x > best]
-    return [*bins, left]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_equal_ranks_stay_together(seed):
-    rng = np.random.default_rng(seed)
-    ranks = np.minimum(rng.geometric(0.7 if seed % 2 else 0.2, size=120), 9)
-    cuts = equal_cuts(ranks, 4)
-    cells = np.count_nonzero(ranks[:, None] >= cuts, axis=1)
-    found = [sorted(ranks[cells == j].tolist()) for j in range(4)]
-    assert [part for part in found if part] == slow_together(ranks, 4)
 
 
 def ranked_outputs(ranks, n_classes=6):
@@ -169,6 +144,8 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
     ("make", "message"),
     [
         (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
+        (lambda: RankBins(counts=3), "counts must be two numbers"),
+        (lambda: RankBins(edges="ab"), "two or more finite, increasing"),
         (lambda: RankBins(ties="random"), 'ties must be "split" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),

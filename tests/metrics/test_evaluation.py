@@ -87,14 +87,6 @@ def test_tables_against_one_sample_at_a_time(make_case, trust):
     assert "class.macro" in result.metrics and "conf_trust.macro" not in result.metrics
 
 
-def test_halves_add_up_and_floors_are_halves(make_case, trust):
-    sets, outputs = make_case(rate=np.random.default_rng(1).uniform(0.7, 1.0, size=600))
-    for table in evaluate(sets, outputs.with_trust(trust), **FAST).tables.values():
-        assert table.shortfall.value + table.excess.value == pytest.approx(table.gap.value)
-        assert table.shortfall.floor + table.excess.floor == pytest.approx(table.gap.floor)
-        assert table.gap.lower <= table.gap.value <= table.gap.upper
-
-
 def test_class_gap_divides_by_all_classes_also_by_those_that_do_not_occur(make_case):
     sets, outputs = make_case(n_classes=6)
     keep = outputs.codes < 3
@@ -194,8 +186,11 @@ def test_text_tables(make_case):
         ({"bins": {"mine": "conf"}}, "bins 'mine' must be a Partition"),
         ({"bins": {"age": Groups("age")}}, "no group column 'age'"),
         ({"bins": {"conf_trust": Bins()}}, "pass trust="),
+        ({"bins": [Bins()]}, "bins must map names to partitions; got list"),
+        ({"metrics": 5}, "metrics must be a sequence of names"),
         ({"level": 1.0}, "level must lie strictly between 0 and 1"),
-        ({"n_bootstrap": 0}, "n_bootstrap must be 1 or more"),
+        ({"level": "0.9"}, "level must lie strictly between 0 and 1"),
+        ({"n_bootstrap": 1.5}, "n_bootstrap must be a whole number, 1 or more"),
     ],
 )
 def test_bad_arguments_are_named(make_case, options, message):
@@ -216,26 +211,6 @@ def test_metrics_that_lack_data_say_what_to_pass(make_case, trust):
     other = ModelOutputs(logits=outputs.logits[:, :5], labels=np.minimum(outputs.codes, 4))
     with pytest.raises(InputError, match="other classes"):
         evaluate(sets, other)
-
-
-def test_bins_without_any_sample_are_an_error(make_case):
-    from trustsets.basis import FittedPartition, Partition
-
-    class Nowhere(Partition, FittedPartition):
-        learns = False
-        n_cells = 3
-        description = "nothing"
-        design = None
-
-        def fit(self, observed):
-            return self
-
-        def cells(self, observed):
-            return np.full(len(observed), -1)
-
-    sets, outputs = make_case(n=60)
-    with pytest.raises(InputError, match="bins 'void' hold no sample"):
-        evaluate(sets, outputs, bins={"void": Nowhere()})
 
 
 def test_a_single_sample_can_be_evaluated(make_case):

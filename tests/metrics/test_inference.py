@@ -199,24 +199,6 @@ def test_exact_interval_holds_the_truth_at_least_as_often_as_it_says():
         assert held >= 0.9
 
 
-@pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("rates", "most"), [((0.9,) * 20, 1.0), ((0.7, 0.8, 0.95, 0.99) * 5, 0.985)]
-)
-def test_gap_interval_holds_the_expected_gap(rates, most):
-    """Nominal for gaps far from zero, on the wide side where coverage is perfect."""
-    rng = np.random.default_rng(5)
-    count, rates = np.full(20, 150), np.array(rates)
-    covered = rng.binomial(count, rates, size=(20000, 20))
-    truth = np.sum(gap_halves(np.broadcast_to(count, covered.shape), covered, 0.1), axis=0).mean()
-    held = 0
-    for repeat in range(600):
-        lower, upper = bootstrap_gaps([(count, covered[repeat])], 0.1, None, 0.95, 300)[0]
-        held += lower <= truth <= upper
-    error = 4 * np.sqrt(0.95 * 0.05 / 600)
-    assert 0.95 - error < held / 600 <= most
-
-
 def designs():
     """Sizes and true coverages of classes: large and small, tiny, one sample each, a long tail."""
     rng = np.random.default_rng(9)

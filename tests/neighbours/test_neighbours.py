@@ -244,14 +244,6 @@ def test_ties_go_to_the_first_class():
     assert found.other_class.tolist() == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
-def test_a_single_class_has_no_other(device):
-    points = make_points(np.array([[1.0], [2.0]]), np.array([0, 0]), False)
-    queries = Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
-    found = make_search(points, device=device).distances(queries)
-    assert [part.tolist() for part in found] == [[1.0, np.inf], [np.inf, 1.0], [-1, 0]]
-
-
 def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr("trustsets.neighbours.gpu.DIRECT_POINTS", 16)

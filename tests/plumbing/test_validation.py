@@ -116,7 +116,7 @@ def test_features_have_a_row_for_each_sample():
         check_features([[1.0], [2.0]], 3)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0])
-def test_counts_are_finite_and_large_enough(value):
-    with pytest.raises(InputError, match="n_directions must be 1 or more"):
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 1.5, "2", None])
+def test_counts_are_whole_and_large_enough(value):
+    with pytest.raises(InputError, match="n_directions must be a whole number, 1 or more"):
         check_least(1, n_directions=value)

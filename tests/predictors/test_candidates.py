@@ -15,10 +15,8 @@ from trustsets import (
     MondrianConformal,
     Polynomial,
     Softmax,
-    load,
 )
-from trustsets.basis import ClassClusters
-from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
+from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
 from trustsets.status import Status
@@ -34,12 +32,23 @@ def some(seed, n, n_classes=5, spread=1.0):
     return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=range(n_classes))
 
 
+def rank_of_label(outputs, codes):
+    """A function of one's own of sample and label: the logarithm of the label's rank."""
+    own = outputs.logits[np.arange(len(outputs)), codes]
+    return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
+
+
+def class_by_site(outputs, codes):
+    """An indicator of each class in one of two sites."""
+    return np.eye(outputs.n_classes)[codes] * (outputs.groups["site"] == "a")[:, None]
+
+
 BASES = [
     Classes() + Polynomial(1, (Confidence(),)),
     Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
-    Classes() * Groups("site"),
-    Classes(penalty=2.0) * Polynomial(1, (Confidence(),)) + Intercept(),
-    ClassClusters(2) + Polynomial(1, (Confidence(),)),
+    Classes() + Custom(class_by_site, of_label=True),
+    Classes(penalty=2.0) + Custom(class_by_site, of_label=True) + Intercept(),
+    Intercept() + Custom(rank_of_label, of_label=True),
 ]
 
 
@@ -192,28 +201,11 @@ def test_classes_proven_infinite_at_once_are_infinite(penalty, monkeypatch):
     assert not infinite.all()
 
 
-def test_without_a_lower_bound_every_threshold_is_computed(monkeypatch):
-    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(some(0, 300))
-    test = some(1, 60)
-    expected = predictor.predict_set(test).mask
-    monkeypatch.setattr(QuantileModel, "fitted", lambda self, phi: np.full(len(phi), -np.inf))
-    np.testing.assert_array_equal(predictor.predict_set(test).mask, expected)
-
-
-def test_factors_of_a_product_learn_where_their_parts_would():
-    calibration, tuning = some(0, 300), some(1, 300)
-    tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
-    basis = ClassClusters(2) * Groups("site")
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
-    # Both sites are known, although the clusters come from samples of one of them.
-    assert predictor.conditions_on.parts[1].values == (("a", "b"),)
-
-
-def test_a_penalty_of_groups_limits_thresholds_of_their_products():
+def test_a_penalty_of_groups_limits_thresholds_of_every_class():
     calibration, test = some(0, 400), some(1, 100)
     few = np.flatnonzero((calibration.groups["site"] == "a") | (np.arange(400) < 12))
     free, limited = (
-        ConditionalConformal(basis=Classes() * Groups("site", penalty=p) + Intercept())
+        ConditionalConformal(basis=Classes(penalty=1.0) + Groups("site", penalty=p) + Intercept())
         .calibrate(calibration.take(few))
         .predict_set(test, alpha=0.05)
         for p in (0.0, 2.0)
@@ -227,62 +219,3 @@ def test_a_penalty_of_groups_limits_thresholds_of_their_products():
 def test_only_indicators_without_a_penalty_are_said_to_cover_each_class(basis, covers):
     predictor = ConditionalConformal(basis=basis)
     assert predictor.is_class_conditional == covers
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("penalty", [0.0, 6.0])
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
-def test_coverage_holds_over_products_of_class_and_confidence(penalty):
-    """With products in the basis, coverage holds over class times a linear function of Conf.
-
-    A penalty c may lower the sum of coverage times a function by c times its coefficients.
-    """
-    line = Intercept() + Polynomial(1, (Confidence(),))
-    covered, weight, n, seeds = np.zeros((2, 3)), np.zeros((2, 3)), 160, 60
-    for seed in range(seeds):
-        basis = Classes(penalty=penalty) * line
-        predictor = ConditionalConformal(
-            score=APS(), basis=basis, allow_empty=True, class_bias=None
-        )
-        predictor.calibrate(some(seed, n, 3))
-        test = some(2000 + seed, 400, 3)
-        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
-        confidence = test.confidence
-        for place, function in enumerate((confidence, 1.0 - confidence)):
-            covered[place] += np.bincount(test.codes, function * hits, minlength=3)
-            weight[place] += np.bincount(test.codes, function, minlength=3)
-    reached = covered / weight
-    # 1 - Conf has the coefficients 1 and -1, Conf has 0 and 1; weight / 400 is per test sample.
-    coefficients = np.array([[1.0], [2.0]])
-    bound = penalty * coefficients / (n + 1) / (weight / (400 * seeds))
-    assert np.all(reached > 0.8 - bound - 0.025), reached
-    if penalty:
-        assert np.any(reached < 0.8), "the penalty has an effect, so the bound is tried"
-
-
-def rank_of_label(outputs, codes):
-    """One function of sample and label: the logarithm of the label's rank."""
-    own = outputs.logits[np.arange(len(outputs)), codes]
-    return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
-
-
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
-def test_own_functions_of_sample_and_label(tmp_path):
-    basis = Intercept() + Custom(rank_of_label, of_label=True)
-    calibration, test = some(0, 200), some(1, 30)
-    predictor = ConditionalConformal(score=APS(), basis=basis, class_bias=None).calibrate(
-        calibration
-    )
-    sets = predictor.predict_set(test, alpha=0.2)
-    codes, alone = calibration.codes, np.ones(200)
-    phi = np.column_stack([alone, rank_of_label(calibration, codes)])
-    model = fit_quantiles(phi, APS().of_labels(calibration), alpha=0.2)
-    scores = APS().matrix(test)
-    for code in range(5):
-        rows = np.column_stack([np.ones(30), rank_of_label(test, np.full(30, code))])
-        expected = scores[:, code] <= model.thresholds(rows).values
-        expected[np.flatnonzero(sets.sizes == 1)] = sets.mask[sets.sizes == 1, code]
-        np.testing.assert_array_equal(sets.mask[:, code], expected)
-    predictor.save(tmp_path / "p.trustsets")
-    again = load(tmp_path / "p.trustsets").predict_set(test, alpha=0.2)
-    np.testing.assert_array_equal(again.mask, sets.mask)

@@ -12,7 +12,7 @@ from trustsets import (
     evaluate,
 )
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.predictors.calibration import classifier_doubts
+from trustsets.predictors.class_facts import classifier_doubts
 
 NAMES = np.array(["eel", "ant", "dog", "cat", "bee"])  # not in the order of the alphabet
 

@@ -22,30 +22,19 @@ from trustsets.predictors.clustered import (
 )
 
 
-def clustered(make_outputs, n_clusters, alpha=0.2, **changes):
-    """A predictor with its calibration and tuning samples, and the sets of test samples."""
-    parts = [make_outputs(600, 6, seed=seed, **changes) for seed in (0, 1)]
-    test = make_outputs(100, 6, seed=2)
-    predictor = ClusteredConformal(score=Softmax(), n_clusters=n_clusters, allow_empty=True)
-    predictor.calibrate(parts[0], tuning=parts[1])
-    return predictor, *parts, test, predictor.predict_set(test, alpha=alpha)
-
-
-def test_one_cluster_is_standard(make_outputs):
-    _, calibration, _, test, sets = clustered(make_outputs, 1)
-    standard = StandardConformal(score=Softmax(), allow_empty=True).calibrate(calibration)
-    expected = standard.predict_set(test, alpha=0.2)
+@pytest.mark.parametrize("n_clusters", [1, 6, 50])
+def test_one_cluster_is_standard_and_one_for_each_class_is_class_conditional(
+    make_outputs, n_clusters
+):
+    calibration, tuning, test = (make_outputs(600, 6, seed=seed) for seed in range(3))
+    words = {"score": Softmax(), "allow_empty": True}
+    predictor = ClusteredConformal(n_clusters=n_clusters, **words)
+    sets = predictor.calibrate(calibration, tuning=tuning).predict_set(test, alpha=0.2)
+    other = MondrianConformal(by="class", **words) if n_clusters > 1 else StandardConformal(**words)
+    expected = other.calibrate(calibration).predict_set(test, alpha=0.2)
     np.testing.assert_array_equal(sets.mask, expected.mask)
-    np.testing.assert_array_equal(sets.thresholds, np.repeat(expected.thresholds[:, None], 6, 1))
-
-
-@pytest.mark.parametrize("n_clusters", [6, 50])
-def test_as_many_clusters_as_classes_is_class_conditional(make_outputs, n_clusters):
-    _, calibration, _, test, sets = clustered(make_outputs, n_clusters)
-    mondrian = MondrianConformal(by="class", score=Softmax(), allow_empty=True)
-    expected = mondrian.calibrate(calibration).predict_set(test, alpha=0.2)
-    np.testing.assert_array_equal(sets.mask, expected.mask)
-    np.testing.assert_array_equal(sets.thresholds, expected.thresholds)
+    thresholds = expected.thresholds.reshape(600, -1)
+    np.testing.assert_array_equal(sets.thresholds, np.broadcast_to(thresholds, (600, 6)))
 
 
 def test_rare_classes_get_the_standard_threshold(make_outputs):

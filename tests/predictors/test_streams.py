@@ -4,14 +4,11 @@ from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
-import pytest
 
 from trustsets import (
-    APS,
     ClusteredConformal,
     ConditionalConformal,
     Intercept,
-    ModelOutputs,
 )
 from trustsets._draws import Stream, row_uniforms
 from trustsets.scores import RankScore
@@ -67,40 +64,3 @@ def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_ou
     np.testing.assert_array_equal(again, calibration)
     for first, second in combinations((calibration, tuning, prediction, level), 2):
         assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / np.sqrt(500)
-
-
-def fresh(rng, n):
-    logits = 2.0 * rng.normal(size=(n, 3))
-    labels = (logits / 1.5 + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    return ModelOutputs(logits=logits, labels=labels, classes=range(3))
-
-
-def coverage(make, alpha, n, repeats):
-    """Mean coverage and its standard error; rows of test samples are those of calibration."""
-    rng = np.random.default_rng(0)
-    found = []
-    for repeat in range(repeats):
-        calibration, test = fresh(rng, n), fresh(rng, n)
-        predictor = make(repeat).calibrate(calibration)
-        found.append(predictor.predict_set(test, alpha=alpha).covers(test.labels).mean())
-    return np.mean(found), np.std(found) / np.sqrt(repeats)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize(("n", "repeats"), [(1, 1200), (8, 300)])
-def test_randomised_sets_with_a_random_score_cover_exactly(n, repeats):
-    """No ties and no top class kept: the average coverage is 1 - alpha, not at least that."""
-
-    def make(seed):
-        return ConditionalConformal(
-            score=APS(own_mass="random"),
-            basis=Intercept(),
-            randomized=True,
-            allow_empty=True,
-            random_state=seed,
-        )
-
-    mean, error = coverage(make, 0.2, n, repeats)
-    assert abs(mean - 0.8) < 4.0 * error
-    # What shared draws would change must be visible at this number of repeats.
-    assert error < 0.013

@@ -177,6 +177,8 @@ def test_bad_use_is_named():
     outputs = rare_classes(50)
     with pytest.raises(NotCalibratedError, match="not fitted"):
         ClassBias().transform(outputs)
+    with pytest.raises(InputError, match="outputs must be ModelOutputs"):
+        ClassBias().fit(outputs.logits)
     with pytest.raises(InputError, match="needs labels"):
         ClassBias().fit(ModelOutputs(logits=outputs.logits))
     with pytest.raises(InputError, match="6 classes, but the biases are for 2"):

@@ -40,14 +40,6 @@ def test_transform_divides_the_logits(make_outputs):
     assert TemperatureScaling().fit(scaled).temperature_ == pytest.approx(1.0, rel=1e-10)
 
 
-def test_probabilities_give_the_same_temperature(make_outputs):
-    outputs = make_outputs()
-    as_probabilities = ModelOutputs(probabilities=outputs.probabilities, labels=outputs.labels)
-    assert TemperatureScaling().fit(as_probabilities).temperature_ == pytest.approx(
-        TemperatureScaling().fit(outputs).temperature_, rel=1e-9
-    )
-
-
 def test_separated_labels_leave_the_temperature_alone():
     outputs = ModelOutputs(logits=np.eye(4), labels=np.arange(4))
     with pytest.warns(Warned, match="temperature stays 1"):
@@ -81,5 +73,7 @@ def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
 def test_bad_use_is_named(make_outputs):
     with pytest.raises(NotCalibratedError, match="call fit first"):
         TemperatureScaling().transform(make_outputs())
+    with pytest.raises(InputError, match="outputs must be ModelOutputs"):
+        TemperatureScaling().fit(np.zeros((3, 2)))
     with pytest.raises(InputError, match="needs labels"):
         TemperatureScaling().fit(make_outputs(labels=None))

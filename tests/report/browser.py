@@ -1,6 +1,5 @@
 """A headless Chromium for tests, driven over its DevTools pipe: no driver, no dependency."""
 
-import base64
 import json
 import os
 import select
@@ -176,11 +175,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def pdf(self, path: Path) -> None:
-        """Print to a file."""
-        printed = self.send("Page.printToPDF", printBackground=False, preferCSSPageSize=True)
-        path.write_bytes(base64.b64decode(printed["data"]))
 
     def complaints(self) -> list[Any]:
         """Errors, warnings and exceptions that the page gave since it was opened."""

@@ -257,7 +257,7 @@ def test_dark_pages_have_cells_of_their_own_colours(browser, page, case):
         for i in np.flatnonzero(~too_few(table, 0.9)).tolist():
             of = f"document.querySelector({json.dumps(cell('planted', i))})"
             colour = f"getComputedStyle({of}).backgroundColor.match(/\\d+/g).map(Number)"
-            code = getattr(shade(float(table.coverage[i]), 0.9), scheme)
+            code = shade(float(table.coverage[i]), 0.9).split(f"--{scheme}:")[1]
             assert browser.evaluate(colour) == [int(code[j : j + 2], 16) for j in (1, 3, 5)]
 
 
@@ -282,16 +282,6 @@ def test_the_table_of_methods_is_a_list_on_a_phone(browser):
 def test_the_page_never_scrolls_sideways(browser, width):
     browser.resize(width, 800)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_prints_to_paper_with_heads_on_every_page(browser, tmp_path):
-    browser.pdf(tmp_path / "report.pdf")
-    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
-    browser.send("Emulation.setEmulatedMedia", media="print", features=[])
-    # Chromium does not repeat buttons in the heads of later pages.
-    first = f"document.querySelector('{CLASS_TABLE} th[data-name]')"
-    shown = browser.evaluate(f"getComputedStyle({first}, '::before').content")
-    assert shown == '"Class"'
 
 
 @pytest.mark.parametrize("n_methods", [1, 2, 5])
@@ -353,17 +343,6 @@ def test_downloaded_csv_holds_the_bins_and_the_metrics(browser, case):
     for method, result in case.results.items():
         for name, item in result.metrics.items():
             assert float(rows[method, name]["value"]) == pytest.approx(item.value)
-
-
-def test_hostile_names_stay_text(browser):
-    assert browser.evaluate("document.scripts.length") == 2
-    injected = "document.querySelectorAll('main b, em, i:not([class]):not([style])').length"
-    assert browser.evaluate(injected) == 0
-    assert sorted(column_of(browser, CLASS_TABLE, 1)) == sorted(CLASSES)
-    browser.click(head(1))
-    browser.click(cell("planted", 0))
-    assert browser.evaluate("document.scripts.length") == 2
-    assert browser.complaints() == []
 
 
 def test_a_page_without_samples_lists_none(chromium, case, tmp_path):

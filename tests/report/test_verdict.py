@@ -18,10 +18,11 @@ from trustsets import (
     StandardConformal,
     evaluate,
 )
-from trustsets.metrics import check_guarantee
+from trustsets.metrics import Comparison, Entry, check_guarantee
 from trustsets.report import judge, percent, verdict
 
 HEADINGS = ["Target", "Marginal coverage", "Conditional coverage", "What to do"]
+EQUAL = "At equal set size"
 
 
 def calibrated(n, seed=0):
@@ -197,7 +198,7 @@ def test_numbers_of_the_verdict_are_those_of_the_evaluation():
     assert "At least 90% of the sets should contain the true class" in target
     ends = f"{100 * result.coverage.lower:.1f}–{100 * result.coverage.upper:.1f}"
     assert f"cover {percent(result.coverage.value)} of 1,400 test samples" in marginal
-    assert f"(95% interval {ends}), with {result.sizes.mean:.1f} classes per set" in marginal
+    assert f"(95% interval {ends}), with {result.sizes.mean:.2f} classes per set" in marginal
     assert "below the target (p < 0.001 with 3,000 calibration samples)" in marginal
     assert conditional.startswith(
         "Below the target in 1 of 2 groups by site (“b”, 75.0% of 400 samples)."
@@ -299,9 +300,26 @@ def test_a_method_below_the_target_marginally_is_not_preferred():
     low, sound = measured([1400], [1150], size=0), measured([1400], [1262], size=1)
     text = advice(low=low, sound=sound)
     assert "Prefer “sound”" in text and "do not look exchangeable" not in text
-    sizes = [f"{item.sizes.mean:.1f}" for item in (sound, low)]
+    sizes = [f"{item.sizes.mean:.2f}" for item in (sound, low)]
     assert "Its sets have {} classes on average, those of “low” {}.".format(*sizes) in text
     assert "Do not rely on the sets:" in advice(low=low)
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_larger_sets_that_are_preferred_are_compared_at_equal_size(clear):
+    """Where intervals of the shortfalls overlap, size may be the whole difference."""
+    low, sound = measured([1400], [1150], size=0), measured([1400], [1262], size=1)
+    rows = {"low": (4.0, 3.5), "sound": (1.0 if clear else 3.2, 0.4)}
+    entries = [(Entry(v, np.nan, v - 0.5, v + 0.5, e, False, 1),) for v, e in rows.values()]
+    keys = [("size of sound", name) for name in rows]
+    columns, parts = ("class.shortfall",), ("sets", "method")
+    table = Comparison(0.1, 0.95, tuple(keys), columns, tuple(entries), parts)
+    both = {"low": low, "sound": sound}
+    sections = dict(verdict(both, dict.fromkeys(both, calibrated(5000)), comparison=table))
+    assert f"by 4.00 and {rows['sound'][0]:.2f} points over classes" in sections[EQUAL][0]
+    words = "still clearly smaller over classes." if clear else "the shortfalls overlap"
+    assert sections["What to do"][0].startswith("Prefer “sound”")
+    assert words in sections["What to do"][0]
 
 
 def test_full_sets_are_not_preferred():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import coverage_page
 import pytest
-from coverage_page import README, RESULTS, Results
+from coverage_page import RESULTS, Results
 
 RESULTS_FOLDER = RESULTS.parent
 EXPLANATIONS = json.loads(coverage_page.EXPLANATIONS.read_text())
@@ -20,11 +20,6 @@ def results() -> Results:
 def test_text_is_made_from_the_file(results: Results, name: str) -> None:
     made = coverage_page.OUTPUTS[name](results, EXPLANATIONS)
     assert made == (RESULTS_FOLDER / name).read_text()
-
-
-def test_numbers_of_the_front_page_are_those_of_the_file(results: Results) -> None:
-    text = README.read_text()
-    assert coverage_page.with_headline(text, coverage_page.headline(results)) == text
 
 
 def test_the_figure_shows_every_data_set(results: Results) -> None:

@@ -10,7 +10,6 @@ from sklearn.base import clone
 
 from trustsets import (
     APS,
-    Bins,
     ConditionalConformal,
     Confidence,
     Groups,
@@ -19,8 +18,6 @@ from trustsets import (
     ModelOutputs,
     Polynomial,
     Softmax,
-    StandardConformal,
-    Trust,
 )
 
 pytestmark = pytest.mark.statistical
@@ -114,29 +111,6 @@ def test_groups_in_the_basis_are_covered_each():
     for gaps in (np.array(near), np.array(far)):
         error = gaps.std() / np.sqrt(gaps.size)
         assert abs(gaps.mean()) < 4.0 * error and 6.5 * error < 1.0 / 20
-
-
-def test_coverage_given_confidence_and_trust_improves_on_standard():
-    """With the true probabilities: the cells' own coverage, not a sample of it."""
-    rng = np.random.default_rng(2)
-    calibration, _ = simulate(6000, rng)
-    test, true = simulate(40_000, rng)
-    trust = DistanceToMiddle()
-    cells = Bins(counts=(5, 5)).fit(test.with_trust(trust))
-    cell = cells.cells(test.with_trust(trust))
-
-    def cell_gap(method):
-        sets = method.calibrate(calibration).predict_set(test, alpha=0.1)
-        coverage = true_coverage(sets, true)
-        means = np.bincount(cell, coverage, 25) / np.bincount(cell, minlength=25)
-        return 100.0 * np.abs(means - 0.9).mean(), coverage.mean()
-
-    standard, average = cell_gap(StandardConformal(score=APS(own_mass="random"), allow_empty=True))
-    statistics = (Confidence(transform="rank"), Trust(transform="rank"))
-    basis = Polynomial(degree=5, of=statistics)
-    conditional, ours = cell_gap(predictor(score=APS(scale="tail", own_mass="random"), basis=basis))
-    assert abs(average - 0.9) < 0.015 and abs(ours - 0.9) < 0.015
-    assert conditional < standard / 3.0, (conditional, standard)
 
 
 class Memory:

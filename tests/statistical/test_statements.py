@@ -12,7 +12,6 @@ from trustsets import (
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
-    Custom,
     Intercept,
     ModelOutputs,
     Polynomial,
@@ -21,7 +20,6 @@ from trustsets import (
     TrustSetClassifier,
 )
 from trustsets.errors import TrustSetsWarning
-from trustsets_paper.baselines import PluginConformal
 
 pytestmark = pytest.mark.statistical
 
@@ -108,31 +106,6 @@ def test_samples_predicted_one_by_one_have_draws_of_their_own():
         np.testing.assert_array_equal(single, predictor.predict_set(whole).mask)
         covered = np.array(single)[np.arange(600), truth].mean()
         assert abs(covered - 0.9) < 4.0 * np.sqrt(0.09 / 600 + 0.09 / 4000)
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.2])
-def test_plug_in_coverage_falls_short_by_the_number_that_is_stated(alpha):
-    n, columns, repeats = 200, 6, 150
-    basis = Custom(lambda o: np.column_stack([np.ones(len(o)), o.features]))
-
-    def draw(rng, n):
-        logits = 1.5 * rng.normal(size=(n, 4))
-        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-        return ModelOutputs(logits=logits, labels=labels, features=rng.normal(size=(n, 5)))
-
-    short = []
-    for seed in range(repeats):
-        rng = np.random.default_rng(seed)
-        predictor = PluginConformal(score=Softmax(), basis=basis, allow_empty=True).calibrate(
-            draw(rng, n)
-        )
-        test = draw(rng, 1500)
-        covered = predictor.predict_set(test, alpha=alpha).covers(test.labels)
-        short.append(1.0 - alpha - covered.mean())
-    mean, error = mean_and_error(short)
-    stated = (0.5 - alpha) * columns / n
-    assert abs(mean - stated) < 3.5 * error and columns / n - mean > 5.0 * error
-    assert f"{columns} / {n}" in predictor.summary()
 
 
 @pytest.mark.parametrize("class_bias", ["auto", "tuning"])

@@ -1,25 +1,25 @@
 """Function classes: what coverage is conditioned on."""
 
-from trustsets.basis.auto import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.basis.base import (
     Basis,
+    Custom,
     FittedBasis,
     FittedPartition,
     FittedSum,
+    Intercept,
     Partition,
-    Product,
+    Polynomial,
+    PrincipalComponents,
     Sum,
 )
-from trustsets.basis.functions import Custom, Intercept, Learned, Polynomial, PrincipalComponents
-from trustsets.basis.labels import ClassClusters, Classes
-from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
+from trustsets.basis.learned import FEWEST_TO_LEARN, BasisChoice, Learned, choose_basis
+from trustsets.basis.partitions import Bins, Classes, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
     "FEWEST_TO_LEARN",
     "Basis",
     "BasisChoice",
     "Bins",
-    "ClassClusters",
     "Classes",
     "Custom",
     "CustomGroups",
@@ -34,7 +34,6 @@ __all__ = [
     "Partition",
     "Polynomial",
     "PrincipalComponents",
-    "Product",
     "Sum",
     "choose_basis",
 ]

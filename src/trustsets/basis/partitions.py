@@ -1,4 +1,4 @@
-"""Function classes of indicators: of groups, and of bins of statistics; both are partitions too."""
+"""Function classes of indicators: of groups, of classes, and of bins of statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, group_column, texts_of
+from trustsets._checks import check_not_negative
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis.base import FittedPartition, Partition, penalty_on
+from trustsets.basis.base import Basis, FittedBasis, FittedPartition, Partition, penalty_on
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
-__all__ = ["Bins", "CustomGroups", "FittedBins", "FittedGroups", "Groups"]
+__all__ = ["Bins", "Classes", "CustomGroups", "FittedBins", "FittedGroups", "Groups"]
 
 Spacing = Literal["uniform", "quantile"]
 
@@ -203,9 +204,69 @@ class FittedGroups(FittedPartition):
         return f"combination of indicators of {groups}"
 
 
+@final
+@storable
+@dataclass(frozen=True)
+class Classes(Basis):
+    """One indicator for each candidate class: class-conditional coverage.
+
+    Parameters
+    ----------
+    penalty : float
+        What a unit of each coefficient costs in the fit, in calibration samples. With 0
+        (default) coverage is at least 1 - alpha given each class, and a class with too few
+        calibration samples for that is in every set. With a penalty c, coverage given a class
+        with m expected calibration samples can be lower than 1 - alpha by at most ``c / m``, and
+        sets are smaller; from 1 on, no class is in every set for want of samples.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(logits=[[1.0, 0.0, 0.0]], labels=[2])
+    >>> Classes().fit(outputs).design(outputs)
+    array([[0., 0., 1.]])
+    """
+
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(penalty=self.penalty)
+
+    learns = False
+
+    def fit(self, outputs: ModelOutputs) -> "FittedClasses":
+        """Take the classes of the outputs."""
+        return FittedClasses(outputs.n_classes, self.penalty)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedClasses(FittedBasis):
+    """Functions of the candidate class alone."""
+
+    n_classes: int
+    penalty: float
+
+    uses_label = True
+    uses_features = False
+    description = "function of the label"
+
+    def design(self, outputs: ModelOutputs) -> Floats:
+        """Return the indicators at the samples' own labels."""
+        return self.design_for(outputs, outputs.require_labels("a basis of the label"))
+
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
+        """Return the indicators at these labels."""
+        return one_hot(codes, self.n_classes)
+
+    def penalty_rows(self, outputs: ModelOutputs) -> Floats:
+        """Return the penalty of each coefficient."""
+        return penalty_on(np.ones(self.n_classes, dtype=bool), self.penalty)
+
+
 def one_hot(codes: Codes, width: int) -> Floats:
     """Indicators of codes below `width`."""
-    return np.asarray(np.eye(width)[codes])
+    return np.equal.outer(codes, np.arange(width)).astype(np.float64)
 
 
 def _texts(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trustsets.cli import console
-    from trustsets.cli.app import argument, expanded, option
+    from trustsets.cli.app import argument, console, expanded, option
 
 __all__ = ["argument", "console", "expanded", "main", "option"]
 
@@ -31,16 +30,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
     """Python prints and forgets a Ctrl-C that meets a callback: send it again, moments later."""
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        again = threading.Timer(0.01, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
-    else:
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
+        return
+    is_sent = False
+    while not is_sent:
+        again = threading.Timer(0.05, _thread.interrupt_main)
+        again.daemon = True
+        try:
+            again.start()
+            is_sent = True
+        except KeyboardInterrupt:
+            pass  # it came before this function has ended, and would be forgotten as well
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("argument", "expanded", "option"):
+    if name in __all__:
         from trustsets.cli import app
 
         return getattr(app, name)

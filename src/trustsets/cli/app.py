@@ -5,16 +5,22 @@ A command parses, calls the library, and prints. What it needs is imported when 
 """
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import inspect
 import json
 import math
+import os
+import re
+import shutil
 import sys
+import textwrap
 import time
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -22,9 +28,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
+from trustsets._progress import Advance, progress_bar
 from trustsets._version import __version__
-from trustsets.cli import console
-from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.errors import InputError, TrustSetsError, TrustSetsWarning
 
 if TYPE_CHECKING:
     from trustsets.metrics import Evaluation
@@ -47,6 +53,221 @@ _MOST_ROWS = 12
 # Permuted outcomes behind the noise floor of the excess risk.
 _PERMUTATIONS = 4
 _MODEL = ".trustsets"
+# Arguments of `make_predictor` that --set cannot give.
+_WITH_OPTIONS = ("method", "score", "trust", "basis", "statistics", "groups", "n")
+
+# --- What commands print -----------------------------------------------------------------------
+
+# Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 80
+# A table has lines of any length where nothing says how long a line may be.
+_ANY_WIDTH = 1000
+# Control characters, halves of code points (how Python holds bytes that are no text), and breaks.
+_HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
+# What turns the direction of the text around it.
+_TURNING = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# The smallest extra with a package that a command may lack; that of the paper's has all of these.
+_EXTRAS = {
+    "pandas": "tables",
+    "pyarrow": "tables",
+    "PIL": "explore",
+    "starlette": "explore",
+    "uvicorn": "explore",
+}
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters written out: names come from files, and must do nothing.
+
+    Examples
+    --------
+    >>> print(visible("red: \x1b[31m, two\nlines"))
+    red: \x1b[31m, two\nlines
+    """
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(char) in _HIDDEN_KINDS or char in _TURNING
+        else char
+        for char in text
+    )
+
+
+@dataclasses.dataclass
+class Console:
+    """Results go to stdout, everything else to stderr; the fields are the common options.
+
+    Output on a terminal has colour; piped output is plain text in whole lines.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    def say(self, *lines: str) -> None:
+        """Tell the person what happened, on stderr; nothing with --quiet."""
+        if self.quiet:
+            return
+        width = _width(sys.stderr)
+        for line in map(visible, lines):
+            text = line if width is None else textwrap.fill(line, width, break_on_hyphens=False)
+            _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def conclude(self, result: dict[str, Any], *lines: str) -> None:
+        """End a command: print its result with --json, and say what happened otherwise."""
+        if self.json:
+            self.print_json(result)
+        else:
+            self.say(*lines)
+
+    def print_json(self, value: Any) -> None:
+        """Print a result for machines: one JSON object."""
+        _print(json.dumps(value, indent=2, allow_nan=False))
+
+    def print_lines(self, lines: Sequence[str]) -> None:
+        """Print lines of a result as they are."""
+        for line in lines:
+            _print(visible(line))
+
+    def print_text(self, text: str, style: str = "") -> None:
+        """Print paragraphs of a result, broken into lines, in a rich style such as ``"bold"``."""
+        width = min(_width(sys.stdout) or _WIDEST, _WIDEST)
+        for paragraph in text.split("\n"):
+            for line in textwrap.wrap(visible(paragraph), width) or [""]:
+                _rich().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def print_table(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        title: str | None = None,
+        n_names: int = 1,
+    ) -> None:
+        """Print a table; the first `n_names` columns are on the left, numbers on the right.
+
+        The title is shown on a terminal only.
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        plain = not _is_terminal(sys.stdout)
+        table = Table(
+            title=None if plain else title,
+            box=None if plain else box.SIMPLE_HEAD,
+            title_justify="left",
+            header_style="bold",
+            padding=(0, 2, 0, 0) if plain else (0, 1),
+            pad_edge=plain,
+            collapse_padding=not plain,
+        )
+        for number, name in enumerate(header):
+            table.add_column(name, justify="left" if number < n_names else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(visible(cell)) for cell in row))
+        rich = _rich(width=_width(sys.stdout) or _ANY_WIDTH)
+        with rich.capture() as captured:
+            rich.print(table)
+        for line in captured.get().splitlines():
+            _print(line.rstrip())
+
+    def progress(self, title: str, total: int | None) -> AbstractContextManager[Advance]:
+        """A bar on a terminal, unless --quiet; gives a function to call with the steps done."""
+        return progress_bar(title, total, wanted=False if self.quiet else None, transient=True)
+
+
+console = Console()
+
+
+def _width(stream: Any) -> int | None:
+    """Characters in a line: as COLUMNS says, those of a terminal, or None for any number."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(20, int(columns))
+    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and bool(stream.isatty())
+
+
+def _rich(stderr: bool = False, width: int | None = None) -> Any:
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width)
+
+
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise InputError("standard output is closed, so the result cannot be printed there.")
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # Python would try again, at its exit, to write what could not be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"standard output cannot be written: {error.strerror}.") from error
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings of this package as one line each, and others with --debug only.
+
+    Blocks of a file warn of the same with other numbers; it is said once.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        usual, said = warnings.showwarning, set[str]()
+
+        def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if category.__module__ == "trustsets.errors":
+                words = re.sub(r"\d[\d.,]*", "", str(message))
+                if not console.quiet and words not in said:
+                    said.add(words)
+                    _print_to_stderr("Warning", "yellow", str(message))
+            elif console.debug:
+                usual(message, category, *rest, **named)
+
+        warnings.showwarning = show
+        yield
+
+
+def _is_input_error(error: Exception) -> bool:
+    """Whether the person can repair it: the package's own errors, files, and missing packages."""
+    if isinstance(error, ModuleNotFoundError):
+        return not (error.name or "").startswith("trustsets")
+    return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
+
+
+def _print_error(error: Exception, command: str) -> None:
+    """Print an error as one line on stderr: which file, what is wrong, what to do."""
+    text = str(error)
+    if isinstance(error, OSError):
+        path = error.filename
+        where = f"{os.fspath(path)}: " if isinstance(path, str | os.PathLike) else ""
+        text = f"{where}{error.strerror or error}."
+        if error.errno in _FULL_DISK:
+            text += " The disk is full; an earlier output is as it was. Free some space."
+    elif isinstance(error, UnicodeEncodeError):
+        text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
+    elif isinstance(error, ModuleNotFoundError):
+        extra = (
+            "paper"
+            if command == "paper"
+            else _EXTRAS.get((error.name or "").partition(".")[0], "paper")
+        )
+        text = f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
+    elif isinstance(error, MemoryError):
+        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
+    _print_to_stderr("Error", "bold red", text)
+
+
+def _print_to_stderr(word: str, style: str, text: str) -> None:
+    from rich.text import Text
+
+    line = Text.assemble((f"{word}: ", style), visible(" ".join(text.split())))
+    _rich(stderr=True).print(line, soft_wrap=True, highlight=False)
+
 
 # --- Options -----------------------------------------------------------------------------------
 
@@ -70,7 +291,7 @@ def _setting(text: str, *names: str) -> Any:
     """A flag whose value is kept in the settings of the console."""
 
     def keep(value: bool) -> bool:
-        setattr(console.settings, names[0].removeprefix("--"), value)
+        setattr(console, names[0].removeprefix("--"), value)
         return value
 
     return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
@@ -112,7 +333,7 @@ _Alpha = Annotated[float, option("SHARE", "Share of sets that may miss the true 
 _Labelled = Annotated[Path, argument("OUTPUTS", f"Labelled outputs: {_KINDS}")]
 _Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
 _Page = Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")]
-_Classes = Annotated[Path | None, option("FILE", "Class names: a text file, or array 'classes'.")]
+_Classes = Annotated[Path | None, option("FILE", "Class names: a text file, one on each line.")]
 _Groups = Annotated[_Names, option("NAMES", _GROUPS, "--group")]
 
 
@@ -221,13 +442,14 @@ app = typer.Typer(
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with console.plain_warnings():
-            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+        with _plain_warnings():
+            app(args=words, prog_name="trustsets")
     except Exception as error:
-        if console.settings.debug or not console.is_input_error(error):
+        if console.debug or not _is_input_error(error):
             raise
-        console.print_error(error)
+        _print_error(error, command=words[0])
         sys.exit(BAD_INPUT)
 
 
@@ -252,7 +474,7 @@ def root(
 
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
-    console.reset()
+    console.json = console.quiet = console.debug = False  # of an earlier command
 
 
 @app.command()
@@ -273,8 +495,8 @@ def demo(
 
       trustsets demo --task digits
     """
-    console.say("About 20 seconds of work; the first run compiles for some more.")
     output.mkdir(parents=True, exist_ok=True)
+    console.say("About 20 seconds of work; the first run compiles for some more.")
     with console.progress("loading", None):
         from trustsets.demo import compare_methods, load
 
@@ -282,7 +504,7 @@ def demo(
     result = compare_methods(
         data, output / f"{task}.html", step=lambda text: console.progress(text, None)
     )
-    if console.settings.json:
+    if console.json:
         from trustsets.metrics import to_plain
 
         console.print_json(to_plain(result))
@@ -306,15 +528,13 @@ def plan(
     within: Annotated[float, option("SHARE", "Tolerance of the coverage.")] = 0.02,
     probability: Annotated[float, option("SHARE", "How likely it should be kept.")] = 0.95,
     samples: Annotated[int | None, option("N", "Calibration samples there are.")] = None,
-    share: Annotated[_Names, option("NAME=SHARE", "A group and its share.")] = None,
 ) -> None:
     """Say how many samples to calibrate on, and to test on.
 
     The coverage of a model depends on the calibration samples that happened
     to be drawn. Its law is known exactly, and gives the size from which on
     coverage is within a tolerance, for all samples and each group or class.
-    Their shares come from OUTPUTS, or from --share, which may be given again.
-    --json has the numbers of each.
+    Their shares come from OUTPUTS. --json has the numbers of each.
 
     Example:
 
@@ -323,24 +543,12 @@ def plan(
     from trustsets.files import open_outputs
     from trustsets.planning import plan as make_plan
 
-    shares: dict[str, float] = {}
-    for item in share or ():
-        name, _, text = item.rpartition("=")
-        try:
-            shares[name] = float(text)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InputError(f"--share must be NAME=SHARE, such as north=0.2; got {item!r}.")
     labelled = None if outputs is None else open_outputs(outputs).read_labelled("a plan")
-    result = make_plan(
-        alpha, within, probability, outputs=labelled, n=samples, groups=shares or None
-    )
-    if console.settings.json:
+    result = make_plan(alpha, within, probability, outputs=labelled, n=samples)
+    if console.json:
         console.print_json(result.to_dict())
-        return
-    for line in result.summary().splitlines():
-        console.print_text(line)
+    else:
+        console.print_text(result.summary())
 
 
 # --- Calibrating -------------------------------------------------------------------------------
@@ -430,12 +638,11 @@ def audit(
                 "Tuning samples, not audited": predictor.n_tuning_,
             },
         )
-    if console.settings.json:
+    if console.json:
         result = {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
         console.print_json(result)
         return
-    for line in regions.summary().split("\n"):
-        console.print_text(line)
+    console.print_text(regions.summary())
     console.say(f"No test set was used. The audit is in {output}; open it in a browser.")
 
 
@@ -450,21 +657,22 @@ def _calibrated(
     groups, columns = options.group or (), options.columns
     source = open_outputs(outputs, groups=groups, classes=names, columns=columns)
     samples = source.read_labelled(purpose)
-    groups = split_names(groups, samples.groups)
+    groups = split_names(groups)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
     with _values_of_set(options):
         trust, neighbour = None, parameters.pop("neighbour", 1)
         could_use_trust = uses_trust(options.method, basis, statistics)
+        lacks_trust = could_use_trust and samples.trust is None and options.train is None
         if options.train is not None and (could_use_trust or always_trust):
             trust = _trust(options, source.path, samples, neighbour)
-        elif samples.trust is None and could_use_trust:
-            if "trust" in statistics or method_name(options.method) in ("paper", "naive"):
-                raise InputError(
-                    "the trust score needs training samples: give a file with their features and "
-                    "labels (--train FILE)."
-                )
-            console.say("There are no training samples (--train), so trust is not used.")
+        if lacks_trust and (
+            "trust" in statistics or method_name(options.method) in ("paper", "naive")
+        ):
+            raise InputError(
+                "the trust score needs training samples: give a file with their features and "
+                "labels (--train FILE)."
+            )
         predictor = make_predictor(
             options.method,
             score=options.score,
@@ -476,6 +684,8 @@ def _calibrated(
             **parameters,
         )
         predictor.calibrate(samples.with_trust(trust))
+    if lacks_trust:
+        console.say("There are no training samples (--train), so trust is not used.")
     if method_name(options.method) != "class":
         warn_of_unused_groups(predictor, groups)
     return predictor
@@ -488,6 +698,8 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
         name, equals, text = item.partition("=")
         if not equals or not name:
             raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
+        if name in _WITH_OPTIONS:
+            raise InputError(f"--set does not take {name}: it has an option of its own (--help).")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -578,7 +790,7 @@ def predict(
         alpha=alpha,
         max_size=max_size,
         ids=id or (),
-        progress=False if console.settings.quiet else None,
+        progress=False if console.quiet else None,
     )
     result = {"output": str(output)} | summary.to_dict()
     console.conclude(result, *summary.sentences(), f"Written to {output}.")
@@ -589,46 +801,28 @@ def predict(
 
 @app.command()
 @expanded
-def evaluate(
-    output: Annotated[
-        Path | None, option("FILE", "Write numbers as JSON.", "--output", "-o")
-    ] = None,
-    *,
-    options: ComparisonOptions,
-) -> None:
+def evaluate(options: ComparisonOptions) -> None:
     """Measure where sets keep their coverage and where they fail.
 
     MODELS are files (.trustsets) as FILE or NAME=FILE. Every number has an
     interval. The noise floor of a gap is what a perfect method would show on
-    so few samples.
+    so few samples. --json prints all of them.
 
     Example:
 
       trustsets evaluate test.npz standard.trustsets ours=model.trustsets
     """
-    from trustsets._storage import atomic_path
-
-    evaluations, *_ = _evaluated(options, output, ".json")
-    numbers = {name: item.to_dict() for name, item in evaluations.items()}
-    result = {"trustsets": __version__, "evaluations": numbers}
-    if output is not None:
-        with atomic_path(output) as temporary:
-            temporary.write_text(json.dumps(result, indent=1) + "\n")
-    if console.settings.json:
-        console.print_json(result)
+    evaluations, *_ = _evaluated(options)
+    if console.json:
+        numbers = {name: item.to_dict() for name, item in evaluations.items()}
+        console.print_json({"trustsets": __version__, "evaluations": numbers})
         return
     _print_evaluations(evaluations)
-    if output is not None:
-        console.say(f"All numbers are in {output}.")
 
 
 @app.command()
 @expanded
-def report(
-    output: _Page = Path("report.html"),
-    *,
-    options: ComparisonOptions,
-) -> None:
+def report(options: ComparisonOptions, output: _Page = Path("report.html")) -> None:
     """Write one self-contained HTML page to click through and to print.
 
     It takes what 'trustsets evaluate' takes, and says whether marginal coverage
@@ -643,7 +837,7 @@ def report(
     from trustsets.metrics import compare
     from trustsets.report import write_report
 
-    evaluations, samples, predictors, sets = _evaluated(options, output, ".html")
+    evaluations, samples, predictors, sets = _evaluated(options, output)
     comparison = None
     with console.progress("Report", None):
         if len(predictors) > 1:
@@ -663,7 +857,7 @@ def report(
 
 
 def _evaluated(
-    options: ComparisonOptions, output: Path | None, suffix: str
+    options: ComparisonOptions, output: Path | None = None
 ) -> "tuple[dict[str, Evaluation], ModelOutputs, dict[str, Predictor], dict[str, PredictionSets]]":
     """Evaluations of all models; the labelled samples with trust, the models, and their sets."""
     from trustsets.files import check_output, open_for_model, split_names
@@ -673,7 +867,7 @@ def _evaluated(
 
     paths = _paths(options.models)
     if output is not None:
-        check_output(output, (suffix,), [options.outputs, *paths.values()])
+        check_output(output, (".html",), [options.outputs, *paths.values()])
     predictors = {name: load(path) for name, path in paths.items()}
     groups = list(options.group or ())
     for predictor in predictors.values():
@@ -708,9 +902,9 @@ def _paths(models: Sequence[str]) -> dict[str, Path]:
     """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
     paths: dict[str, Path] = {}
     for item in models:
-        name, equals, rest = item.partition("=")
-        path = Path(rest if equals else item)
-        name = name if equals else path.stem
+        name, _, rest = item.partition("=")
+        path = Path(rest if name and rest else item)
+        name = name if name and rest else path.stem
         if name in paths:
             raise InputError(
                 f"two models are called {name!r} ({paths[name]} and {path}); give one another "
@@ -855,13 +1049,12 @@ def monitor(
     verdict = watch.verdict()
     if (outputs or labels) and not is_new:
         console.say("This batch was counted before.")
-    if console.settings.json:
+    if console.json:
         console.print_json(verdict.to_dict())
     else:
-        headline, *rest = verdict.summary().splitlines()
+        headline, _, rest = verdict.summary().partition("\n")
         console.print_text(headline, "bold red" if verdict.alarm else "bold")
-        for line in rest:
-            console.print_text(line)
+        console.print_text(rest)
         _print_parts(verdict.parts)
     if verdict.alarm:
         raise typer.Exit(ALARM)
@@ -948,7 +1141,7 @@ def verify(
     failing = failing_conditions(numbers)
     claim = f"the threshold {numbers['threshold']:.6g} at alpha {numbers['alpha']:.6g}"
     text = f"not valid: {'; '.join(failing)}" if failing else f"valid: it proves {claim}"
-    if console.settings.json:
+    if console.json:
         console.print_json({"valid": not failing, "failing": failing})
     else:
         console.print_lines([text])
@@ -971,10 +1164,11 @@ def warmup() -> None:
     import numpy as np
 
     from trustsets.engine import warm_up
-    from trustsets.engine.compiled import stop_announcing
+    from trustsets.engine.compiled import start_helper, stop_announcing
     from trustsets.trust import TrustScore
 
     stop_announcing()
+    start_helper()
     start, features = time.perf_counter(), np.random.default_rng(0).random((60, 3))
     with console.progress("compiling", None):
         warm_up()

@@ -186,8 +186,12 @@ class Cell:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The first columns of its row."""
-        return self.confidence, self.trust, f"{self.n}", f"{self.accuracy:.0%}"
+        """Its row of the table, which fits 80 columns."""
+        coverage = [
+            f"{one.coverage:.0%} ({100 * one.lower:.0f}–{100 * one.upper:.0f})"
+            for one in self.methods.values()
+        ]
+        return self.confidence, self.trust, f"{self.n}", f"{self.accuracy:.0%}", *coverage
 
 
 @final
@@ -232,7 +236,7 @@ class Comparison:
             (name, f"{method.alpha:.3f}", str(method), f"{method.size:.2f}")
             for name, method in self.methods.items()
         ]
-        cells: Rows = [(*cell.words, *map(str, cell.methods.values())) for cell in self.cells]
+        cells: Rows = [cell.words for cell in self.cells]
         return [
             self.setting,
             (("", "alpha", "coverage (95%)", "classes per set"), overall),

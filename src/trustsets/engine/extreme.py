@@ -168,7 +168,8 @@ class _ExtremeFit(ActiveSet):
         shift = np.linalg.solve(self.data.rows[basic], self.vertex.residuals[basic])
         size = len(scan.distance)
         positions, gap = np.empty(size, np.int64), np.empty(size)
-        count = _find_near(scan, np.asarray(shift, np.float64), positions, gap)
+        scratch = np.empty((2, 1, WIDTH))
+        count = _find_near(scan, np.asarray(shift, np.float64), positions, gap, *scratch)
         positions, gap = positions[:count], gap[:count].copy()
         near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
         has_crossed[near[gap < 0.0]] = True
@@ -276,12 +277,18 @@ def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
 
 
 @entry()
-def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArray) -> int:
+def _find_near(
+    scan: Scan,
+    shift: FloatArray,
+    positions: IntArray,
+    gap: FloatArray,
+    middle: FloatArray,
+    gone: FloatArray,
+) -> int:
     """Store positions and gaps of points near the vertex at `shift`; return their number.
 
     The bounds of `path` skip blocks, with all distances multiplied by `NEAR_SHARE`.
     """
-    middle, gone = np.empty((1, WIDTH)), np.empty((1, WIDTH))
     distance, least_distance = scan.distance, scan.least_distance
     radius = np.sqrt(dot(shift, shift))
     count = 0

@@ -24,6 +24,7 @@ from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
     ZERO,
+    block_products,
     compensated_sum,
     dot,
     exchange,
@@ -98,14 +99,20 @@ def loss_slopes(multiplicities: FloatArray, is_above: BoolArray, alpha: float) -
 class _Scratch(NamedTuple):
     """Work arrays, allocated outside the kernels: allocation within one takes long to compile."""
 
-    residual: FloatArray
+    # (n_blocks, rank, WIDTH): the rows in blocks (see `block_products`), padded with zeros.
+    blocks: FloatArray
+    # (n_blocks, WIDTH) and (n_blocks * WIDTH,), one memory: rates at which residuals fall.
+    block_speed: FloatArray
     speed: FloatArray
+    residual: FloatArray  # (n_blocks * WIDTH,)
+    # (n,): steps to the zeros that a search looks at, what they change, and their points.
     step: FloatArray
     drop: FloatArray
     point: IntArray
     total: FloatArray
     ratio: FloatArray
     inverse: FloatArray
+    matrix: FloatArray
     is_basic: BoolArray
 
 
@@ -120,16 +127,22 @@ def descend(
     smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     n_points, rank = data.rows.shape
-    padded = -(-n_points // WIDTH) * WIDTH
+    n_blocks = -(-n_points // WIDTH)
+    padded = np.zeros((n_blocks, WIDTH, rank))
+    padded.reshape(-1, rank)[:n_points] = data.rows
+    block_speed = np.zeros((n_blocks, WIDTH))
     scratch = _Scratch(
-        residual=np.zeros(padded),
-        speed=np.zeros(padded),
+        blocks=np.ascontiguousarray(padded.transpose(0, 2, 1)),
+        block_speed=block_speed,
+        speed=block_speed.reshape(-1),
+        residual=np.zeros(n_blocks * WIDTH),
         step=np.empty(n_points),
         drop=np.empty(n_points),
         point=np.empty(n_points, np.int64),
         total=np.empty(rank),
         ratio=np.empty(rank),
         inverse=np.empty((rank, rank)),
+        matrix=np.empty((rank, rank)),
         is_basic=np.zeros(n_points, np.bool_),
     )
     basic, edge = np.array(start), np.zeros(rank)
@@ -159,9 +172,9 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
             leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
-            if not invert(rows, basic, inverse):
+            # Until their own turn two vectors are scratch.
+            if not _solve_vertex(data, basic, scratch.matrix, inverse, total, edge, residual):
                 return CAPPED, pivot
-            _perturbed_residuals(data, basic, inverse, residual)
             for j in range(rank):
                 total[j] = linear[j]
             for i in range(len(rows)):
@@ -177,8 +190,8 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
         # Along the edge the residual of the leaving point gets the sign of the broken bound.
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
-        for i in range(len(rows)):
-            speed[i] = row_dot(rows, i, edge)
+        for block in range(len(scratch.blocks)):
+            block_products(scratch.blocks, block, edge, scratch.block_speed, block)
         for k in range(rank):
             speed[basic[k]] = 0.0
         chosen = _turn(multiplicities, edge, excess, length, scratch)
@@ -237,41 +250,27 @@ def _turn(
     multiplicities: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
 ) -> int:
     """Position in `step` and `point` of the crossing at which the slope turns, or -1."""
+    residual, speed = scratch.residual, scratch.speed
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
     # Most steps are about as long as the one before. A horizon a few times as far leaves few
     # crossings to select from; the second is further, and the third look has no horizon.
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
-        count = _crossings(multiplicities, tiny, horizon, scratch)
+        count = 0
+        for i in range(len(residual)):
+            # Nearly all points fail this one comparison.
+            if abs(residual[i]) <= horizon * abs(speed[i]):
+                rate = speed[i] if residual[i] > 0.0 else -speed[i]
+                if rate > tiny:
+                    # At its zero a point changes the slope of the loss by its `drop`.
+                    scratch.step[count] = abs(residual[i]) / rate
+                    scratch.drop[count] = multiplicities[i] * rate
+                    scratch.point[count] = i
+                    count += 1
         chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
         if chosen >= 0:
             return chosen
     return -1
-
-
-@inner()
-def _crossings(multiplicities: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
-    """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
-
-    At its zero a point changes the slope of the loss by multiplicity times rate, its `drop`.
-    """
-    residual, speed, count = scratch.residual, scratch.speed, 0
-    for low in range(0, len(residual), WIDTH):
-        n_here = 0
-        # This loop has no branches, so it vectorises, and most blocks have no crossing.
-        for i in range(low, low + WIDTH):
-            rate = speed[i] if residual[i] > 0.0 else -speed[i]
-            n_here += (rate > tiny) & (abs(residual[i]) <= horizon * rate)
-        if n_here == 0:
-            continue
-        for i in range(low, low + WIDTH):
-            rate = speed[i] if residual[i] > 0.0 else -speed[i]
-            if rate > tiny and abs(residual[i]) <= horizon * rate:
-                scratch.step[count] = abs(residual[i]) / rate
-                scratch.drop[count] = multiplicities[i] * rate
-                scratch.point[count] = i
-                count += 1
-    return count
 
 
 @inner()
@@ -313,49 +312,54 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
     """
     rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, speed = scratch.residual, scratch.speed
-    for low in range(0, len(residual), WIDTH):
-        passed = 0
-        # Without branches, as in `_crossings`: in most blocks no point changes side.
-        for i in range(low, low + WIDTH):
-            new = residual[i] - length * speed[i]
-            passed += (residual[i] > 0.0) != (new > 0.0)
-            speed[i], residual[i] = residual[i], new
-        if passed == 0:
-            continue
-        for i in range(low, low + WIDTH):
-            if (speed[i] > 0.0) != (residual[i] > 0.0):
-                change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
-                for j in range(len(total)):
-                    total[j] += change * rows[i, j]
+    for i in range(len(residual)):
+        speed[i], residual[i] = residual[i], residual[i] - length * speed[i]
+    for i in range(len(rows)):
+        if (speed[i] > 0.0) != (residual[i] > 0.0):
+            change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
+            for j in range(len(total)):
+                total[j] += change * rows[i, j]
 
 
-@inner(_nrt=True)
-def _perturbed_residuals(
-    data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
-) -> None:
-    """Residuals of perturbed scores at the vertex of the `basic` points, exactly zero on these.
+@entry()
+def _solve_vertex(
+    data: PointSet,
+    basic: IntArray,
+    matrix: FloatArray,
+    inverse: FloatArray,
+    beta: FloatArray,
+    perturbation_beta: FloatArray,
+    residual: FloatArray,
+) -> bool:
+    """Inverse basis and residuals of perturbed scores at the vertex of the `basic` points.
 
-    Scores and perturbations are solved for separately. A residual of the scores within `ROUNDING`
-    of zero counts as zero: the point is tied, and the residual of its perturbation, which has all
-    its digits, decides its side. So the side depends on the vertex and not on the way there.
+    Where the basic rows are dependent both are NaN, and the result is false. Residuals of basic
+    points are exactly zero. Scores and perturbations are solved for separately. A residual of the
+    scores within `ROUNDING` of zero counts as zero: the point is tied, and the residual of its
+    perturbation, which has all its digits, decides its side. So the side depends on the vertex and
+    not on the way there.
     """
     rows, norms, perturbations = data.rows, data.norms, data.perturbations
-    centred_scores = data.centred_scores
-    beta, perturbation_beta = np.empty(len(basic)), np.empty(len(basic))
-    _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, perturbations, basic, inverse, perturbation_beta)
+    centred_scores, rank = data.centred_scores, len(basic)
+    for k in range(rank):
+        for j in range(rank):
+            matrix[k, j] = rows[basic[k], j]
+    is_vertex = invert(matrix, inverse)
+    _refined_solution(rows, centred_scores, basic, inverse, beta)
+    _refined_solution(rows, perturbations, basic, inverse, perturbation_beta)
     beta_length = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
         score_residual = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = perturbations[i] - row_dot(rows, i, perturbation_beta)
+        residual[i] = perturbations[i] - row_dot(rows, i, perturbation_beta)
         if abs(score_residual) > ROUNDING * (abs(centred_scores[i]) + norms[i] * beta_length):
-            out[i] += score_residual
-    for k in range(len(basic)):
-        out[basic[k]] = 0.0
+            residual[i] += score_residual
+    for k in range(rank):
+        residual[basic[k]] = 0.0
+    return is_vertex
 
 
 @inner()
-def _solve_vertex(
+def _refined_solution(
     rows: FloatArray, values: FloatArray, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
     """Solve ``rows[basic] @ out = values[basic]``, refined with residuals in twice the precision.
@@ -461,19 +465,11 @@ def certify(
 
 def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     """Inverse basis and residuals at the vertex of the `basic` points, NaN where it is singular."""
-    inverse, residuals = np.full((len(basic), len(basic)), np.nan), np.empty(len(data.rows))
-    # A copy, writable as the basic points of `_descend` are: helpers are compiled once for both.
-    _invert_and_solve(data, basic.copy(), inverse, residuals)
+    rank, residuals = len(basic), np.empty(len(data.rows))
+    matrix, inverse = np.empty((2, rank, rank))
+    # A copy, writable as the basic points of `_descend` are: the kernel is compiled once for both.
+    _solve_vertex(data, basic.copy(), matrix, inverse, *np.empty((2, rank)), residuals)
     return inverse, residuals
-
-
-@entry()
-def _invert_and_solve(
-    data: PointSet, basic: IntArray, inverse: FloatArray, residuals: FloatArray
-) -> None:
-    # A singular basis leaves NaN in the inverse, so all residuals become NaN, too.
-    invert(data.rows, basic, inverse)
-    _perturbed_residuals(data, basic, inverse, residuals)
 
 
 class ActiveSet(ABC):

@@ -51,34 +51,36 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     return total
 
 
-@inner(_nrt=True)
-def invert(rows: FloatArray, basic: IntArray, inverse: FloatArray) -> bool:
-    """Store the transposed inverse of ``rows[basic]`` in `inverse`; false if there is none.
+@inner()
+def invert(matrix: FloatArray, inverse: FloatArray) -> bool:
+    """Store the transposed inverse of a matrix in `inverse`, or NaN and return false.
 
-    Gauss-Jordan elimination with partial pivoting. It is written out because the code of a library
-    call includes error messages, which take longer to compile than all the rest.
+    Gauss-Jordan elimination with partial pivoting, which leaves the unit matrix in `matrix`. It is
+    written out because the code of a library call includes error messages, which take longer to
+    compile than all the rest.
     """
-    rank = len(basic)
-    left, right = np.empty((rank, rank)), np.zeros((rank, rank))
+    rank = len(matrix)
     for k in range(rank):
-        right[k, k] = 1.0
         for j in range(rank):
-            left[k, j] = rows[basic[k], j]
+            inverse[k, j] = 1.0 if k == j else 0.0
     for j in range(rank):
         best = j
         for k in range(j + 1, rank):
-            if abs(left[k, j]) > abs(left[best, j]):
+            if abs(matrix[k, j]) > abs(matrix[best, j]):
                 best = k
-        if not abs(left[best, j]) > 0.0:
+        if not abs(matrix[best, j]) > 0.0:
+            for k in range(rank):
+                for i in range(rank):
+                    inverse[k, i] = np.nan
             return False
-        _eliminate(left, right, j, best)
+        _eliminate(matrix, inverse, j, best)
     for k in range(rank):
-        for j in range(rank):
-            inverse[k, j] = right[j, k]
+        for j in range(k):
+            inverse[k, j], inverse[j, k] = inverse[j, k], inverse[k, j]
     return True
 
 
-@inner()
+@inner(inline="always")
 def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
     """Bring row `best` to position j, scale it and clear column j of all other rows."""
     rank, reciprocal = len(left), 1.0 / left[best, j]
@@ -236,12 +238,25 @@ def weighted_sum(coefficients: FloatArray, rest: FloatArray, scores: FloatArray)
     return total + (lost + THRESHOLD_ROUNDING * size)
 
 
-@entry()
 def vertex_threshold(
     rows: FloatArray, basic: IntArray, inverse: FloatArray, row: FloatArray, scores: FloatArray
 ) -> float:
     """Threshold of a test row whose optimal vertex has these basic points."""
-    coefficients, rest, gap = np.empty(len(row)), np.empty(len(row)), np.empty(len(row))
+    arrays = [read_only(array) for array in (rows, basic, inverse, row, scores)]
+    return float(_vertex_threshold(*arrays, *np.empty((3, len(row)))))
+
+
+@entry()
+def _vertex_threshold(
+    rows: FloatArray,
+    basic: IntArray,
+    inverse: FloatArray,
+    row: FloatArray,
+    scores: FloatArray,
+    coefficients: FloatArray,
+    rest: FloatArray,
+    gap: FloatArray,
+) -> float:
     for k in range(len(row)):
         coefficients[k] = row_dot(inverse, k, row)
     accurate_coefficients(rows, basic, inverse, row, coefficients, rest, gap)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._blocks import in_threads
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, read_only
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
     ExtremeVertex,
     Solved,
@@ -39,6 +39,7 @@ from trustsets.engine.fit import (
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
+    LONG_STRETCH,
     STRETCH,
     WEIGHT_TOL,
     PathResults,
@@ -116,6 +117,10 @@ class QuantileModel:
         """Restore the fields, whose arrays may be read-only memory maps."""
         self.__dict__.update(state)
         self.__post_init__()
+
+    @cached_property
+    def _is_proven(self) -> bool:
+        return self.certificate.holds
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -293,7 +298,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self.certificate.holds:
+        if not self._is_proven:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -322,7 +327,7 @@ class QuantileModel:
         """
         problem, vertex = self._problem, self._vertex
         matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
-        if not self.certificate.holds:
+        if not self._is_proven:
             return np.full(len(matrix), -np.inf)
         rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
@@ -412,7 +417,7 @@ class QuantileModel:
         """Threshold of a whitened row at its optimal vertex."""
         problem, basic = self._problem, vertex.basic_points
         arrays = problem.rows, basic, vertex.inverse, row, problem.scores
-        return float(vertex_threshold(*map(read_only, arrays)))
+        return vertex_threshold(*arrays)
 
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
@@ -547,7 +552,7 @@ class QuantileProcess:
         first = self[0]
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
-        tour = make_tour(rows)
+        tour = make_tour(rows, LONG_STRETCH)
         for fit in self._fits:
             weights = read_weights(
                 fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)

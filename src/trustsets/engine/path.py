@@ -75,10 +75,11 @@ UNREACHED = 1e150
 # A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones.
 CAP_FACTOR, CAP_BASE = 10, 20
 REFRESH = 50  # Pivots between two computations of the vertex from scratch.
-ANCHORED = 16  # Pivots on a tour between two anchors.
+ANCHORED = 32  # Pivots on a tour between two anchors.
 # Members that a tour may collect, in units of the rank, before it starts at the base vertex again.
 MOST_MEMBERS = 24
 STRETCH = 256  # Test points of a tour among which the next one is chosen, and that a thread takes.
+LONG_STRETCH = 4096  # The same for a tour that serves many alphas: fewer pivots, and made once.
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -104,8 +105,9 @@ INFINITE = int(Status.HIGH_LEVERAGE)
     ROW,
     SPARE,
     REST,
+    RATIO,
     N_VECTORS,
-) = cast(Any, np.arange(14))
+) = cast(Any, np.arange(15))
 # Rows of `PathState.member`.
 SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
 # Rows of `PathState.bounds`.
@@ -343,12 +345,12 @@ class PathState(NamedTuple):
     # ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that row times its weight, and
     # `DIRECTION` the goal less that where the path started. ``COEFFICIENT`` expresses `DIRECTION`
     # (at the end of a path: `ROW`) in the basic rows; on the way, dual value k falls at the rate
-    # ``COEFFICIENT[k]``. `REST` is what rounding took from the coefficients at the end, and `SPARE`
-    # is scratch.
+    # ``COEFFICIENT[k]``. `REST` is what rounding took from the coefficients at the end, `RATIO`
+    # what the exchange of a basic point returns (see `kernels`), and `SPARE` is scratch.
     vectors: FloatArray
     slot: IntArray  # (rank,): vertex: basic point k is member ``slot[k]``.
     inverse: FloatArray  # (rank, rank): vertex: the inverse basis, transposed (see `kernels`).
-    ratio: FloatArray  # (rank,): scratch of the exchange (see `kernels`).
+    matrix: FloatArray  # (rank, rank): scratch of the inversion (see `kernels`).
     # (most,) and (most, rank): members, the points whose role may differ from that at the base
     # vertex: its basic points and every point that entered since. The scan skips members.
     position: IntArray
@@ -406,7 +408,7 @@ def allocate(scan: Scan) -> PathState:
         vectors=np.empty((N_VECTORS, rank)),
         slot=np.zeros(rank, np.int64),
         inverse=np.empty((rank, rank)),
-        ratio=np.empty(rank),
+        matrix=np.empty((rank, rank)),
         position=np.zeros(most, np.int64),
         row=np.empty((most, rank)),
         member=np.empty((N_MEMBER, most)),
@@ -425,17 +427,17 @@ def path_cap(rank: int) -> int:
     return CAP_FACTOR * rank + CAP_BASE
 
 
-def make_tour(rows: FloatArray) -> Tour:
+def make_tour(rows: FloatArray, stretch: int = STRETCH) -> Tour:
     """Order rows (m, rank) so that each is near the one before.
 
-    Within every `STRETCH` rows of a k-d tree the nearest row that is left comes next. A row that
+    Within every `stretch` rows of a k-d tree the nearest row that is left comes next. A row that
     is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
     far from each other.
     """
     order, chained = np.arange(len(rows)), np.zeros(len(rows), np.int64)
     if len(rows) > 1:
         _split(rows, np.ones(len(rows)), order)
-        _order_stretches(rows, order, chained, np.int64(STRETCH))
+        _order_stretches(rows, order, chained, np.int64(stretch))
     return Tour(order, chained)
 
 
@@ -475,7 +477,16 @@ def follow_paths(
     _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, cap, *results, state)
 
 
-@entry()
+def compile_paths() -> None:
+    """Compile the kernel, or load it from the cache, on a tour without points."""
+    blocks, line, nobody = np.zeros((1, 1, WIDTH)), np.zeros(WIDTH), np.empty(0, np.int64)
+    scan = Scan._make([blocks, blocks, *[line] * 8, 0.1, 0.0, 0.0])
+    rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, 1))
+    cap, results = np.int64(path_cap(1)), blank_results(0)
+    _follow_paths(rows, weights, nobody, nobody, base, scan, cap, *results, allocate(scan))
+
+
+@entry(by_helper=True)
 def _follow_paths(
     rows: FloatArray,
     weights: FloatArray,
@@ -876,8 +887,8 @@ def _advance(length: float, members: int, scanned: int, skipped: int, state: Pat
 @inner()
 def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathState) -> int:
     """Make a point basic in place of the leaving one; the new number of members."""
-    vectors, member, row, ratio = state.vectors, state.member, state.row, state.ratio
-    coefficient, nonbasic_sum = vectors[COEFFICIENT], vectors[NONBASIC_SUM]
+    vectors, member, row = state.vectors, state.member, state.row
+    coefficient, nonbasic_sum, ratio = vectors[COEFFICIENT], vectors[NONBASIC_SUM], vectors[RATIO]
     new = entering
     if entering >= members:
         # It joins the members: its row is copied out of its block, and the scan skips it.
@@ -917,7 +928,10 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
     inverse, slot, row, rank = state.inverse, state.slot, state.row, len(state.slot)
     from_base, direction = vectors[FROM_BASE], vectors[DIRECTION]
     state.counters[STEP] += 1
-    if not invert(row, slot, inverse):
+    for k in range(rank):
+        for j in range(rank):
+            state.matrix[k, j] = row[slot[k], j]
+    if not invert(state.matrix, inverse):
         return False
     for k in range(rank):
         vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)

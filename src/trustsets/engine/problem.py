@@ -64,9 +64,11 @@ class Whitening:
         A row with more than twice the distance `seen` is not in the span of the calibration rows.
         """
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
+        phi = phi.view()
+        phi.flags.writeable = False  # see `compiled.read_only`
         _whiten_rows(
-            read_only(phi), self.scale, self.independent, self.dependent, self.transform,
-            self.relation, rows, gaps,
+            phi, self.scale, self.independent, self.dependent, self.transform, self.relation, rows,
+            gaps, *np.empty((2, rows.shape[1])),
         )  # fmt: skip
         return rows, gaps
 
@@ -129,12 +131,13 @@ def _whiten_rows(
     relation: FloatArray,
     rows: FloatArray,
     gaps: FloatArray,
+    total: FloatArray,
+    low: FloatArray,
 ) -> None:
     """Whiten every row of `phi`, correct to the last bits, and compare its dependent columns.
 
     Equal rows give equal bits in any batch.
     """
-    total, low = np.empty(rows.shape[1]), np.empty(rows.shape[1])
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0

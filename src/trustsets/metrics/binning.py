@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from typing import Any, Literal, final, get_args
 
 import numpy as np
@@ -468,16 +469,17 @@ class FrequencyBins(Partition):
         return _divided(_conf_bins(self.counts[0]).fit(outputs), statistic, cuts, outputs)
 
 
-def _check_counts(counts: tuple[int, int]) -> None:
-    if len(counts) != 2 or any(count < 1 for count in counts):
+def _check_counts(counts: Any) -> None:
+    if np.shape(counts) != (2,) or not all(isinstance(n, Integral) and int(n) > 0 for n in counts):
         raise InputError(f"counts must be two numbers, 1 or more; got {counts}.")
 
 
 def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    checked = tuple(float(edge) for edge in edges)
-    if len(checked) < 2 or not np.isfinite(checked).all() or np.any(np.diff(checked) <= 0.0):
+    numbers = np.asarray(edges)
+    is_list = numbers.ndim == 1 and numbers.size > 1 and numbers.dtype.kind in "fiu"
+    if not is_list or not np.isfinite(numbers).all() or np.any(np.diff(numbers) <= 0.0):
         raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")
-    return checked
+    return tuple(float(edge) for edge in numbers)
 
 
 def _conf_bins(count: int) -> Bins:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy import stats
 
+from trustsets._checks import check_not_negative
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import PlainData
 from trustsets.errors import InputError, TrustSetsWarning
@@ -222,6 +223,7 @@ def sets_of_size(predictor: "Predictor", outputs: ModelOutputs, size: float) -> 
     Labels are not used. A bisection finds it among the alphas (j + 1/2) / (n + 1), j = 0..n, for n
     calibration samples, which are all that split conformal thresholds can tell apart.
     """
+    check_not_negative(size=size)
     n = predictor.n_calibration_
     low, high = 0, n
     nearest, distance = None, math.inf

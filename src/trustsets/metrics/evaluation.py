@@ -1,7 +1,7 @@
 """`evaluate`: every metric that the data allow, with intervals and noise floors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard, final
 
@@ -13,6 +13,7 @@ from trustsets._arrays import Floats, column
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import LOCAL, PlainData
+from trustsets._quantiles import check_alpha
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import (
@@ -240,6 +241,8 @@ def evaluate(
     outputs.require_labels("evaluate")
     check_open(level=level)
     check_least(1, n_bootstrap=n_bootstrap)
+    if not isinstance(bins, Mapping | None):
+        raise InputError(f"bins must map names to partitions; got {type(bins).__name__}.")
     bins, n_calibration = dict(bins or {}), None
     if is_predictor(sets):
         n_calibration = sets.n_calibration_
@@ -293,12 +296,13 @@ def outcomes_of(
                 "sets must be PredictionSets, or say of each sample whether its set contains the "
                 f"true class; got {type(sets).__name__}."
             )
-        if alpha is None or not 0.0 < alpha < 1.0:
-            raise InputError(f"alpha must be given with a coverage vector, in (0, 1); got {alpha}.")
+        if alpha is None:
+            raise InputError("alpha must be given with a coverage vector.")
+        alpha = check_alpha(alpha)
         hits = column(sets, "sets", len(outputs))
         if hits.dtype.kind not in "biuf" or not np.isin(hits, (0, 1)).all():
             raise InputError("sets must be PredictionSets, or True or False for each sample.")
-        return hits.astype(bool), None, float(alpha)
+        return hits.astype(bool), None, alpha
     if alpha is not None:
         raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
     if not isinstance(sets.alpha, float):
@@ -323,7 +327,7 @@ def _chosen(
     metrics: Sequence[str] | None, bins: Mapping[str, Any], outputs: ModelOutputs
 ) -> list[str]:
     """Metrics to compute: those named, which must be possible, or all possible ones."""
-    if isinstance(metrics, str):
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable | None):
         raise InputError(f"metrics must be a sequence of names; write metrics=({metrics!r},).")
     for name in metrics or ():
         if name not in METRICS:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from trustsets._arrays import Floats
-from trustsets._quantiles import conformal_rank
+from trustsets._quantiles import check_alpha, conformal_rank
+from trustsets.errors import InputError
 
 Ints = NDArray[np.int64]
 
@@ -247,7 +248,10 @@ def check_guarantee(
     >>> holm(check_guarantee([900, 400], [1000, 500], [500, 300], alpha=0.1)) <= 0.05
     array([False,  True])
     """
+    alpha = check_alpha(alpha)
     k, m, n = np.broadcast_arrays(*map(np.atleast_1d, (covered, count, n_calibration)))
+    if np.any(k < 0) or np.any(k > m):
+        raise InputError(f"covered must be between 0 and count; got {covered} of {count}.")
     return np.array(
         [
             _p_value(hits, total, _miss_law(size, alpha, n_functions))

@@ -4,7 +4,7 @@ Also the columns that it and `trustsets.auditing.find_regions` explain coverage 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -253,7 +253,7 @@ def covariates(
 
     Principal components are learned from the samples `learn`.
     """
-    if isinstance(by, str):
+    if isinstance(by, str) or not isinstance(by, Iterable | None):
         raise InputError(f"by must be a sequence of names; write by=({by!r},).")
     lacking = {
         "trust": "" if outputs.trust is not None else "trust; pass trust= to ModelOutputs",

@@ -46,21 +46,10 @@ def make_search(
     sketch: Sketch | None = None,
     memory: int | None = None,
 ) -> ExactSearch | TorchSearch:
-    """Make the search of some points on a device.
+    """Make the search of some points on a device, with parameters as in `TrustScore`.
 
-    Parameters
-    ----------
-    points : ClassPoints
-    neighbour : int
-        The distance to a class is that to its `neighbour`-th nearest point, or to its farthest
-        point where it has fewer.
-    device : str
-        ``"cpu"``, or a torch device such as ``"cuda"``; ``"torch:cpu"`` runs the torch search on
-        the CPU.
-    sketch : Sketch, optional
-        By default one is chosen from the points. It changes the speed alone.
-    memory : int, optional
-        Bytes of working memory besides the points, their sketches and the results.
+    `sketch` changes the speed alone; by default one is chosen from the points. `memory` is the
+    number of bytes besides the points, their sketches and the results.
     """
     if device == "cpu":
         from trustsets.neighbours.cpu import ExactSearch

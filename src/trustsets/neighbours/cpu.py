@@ -148,9 +148,8 @@ class ExactSearch:
             # Queries of one class are read together.
             order = np.argsort(queries.own_class, kind="stable")
             if n <= self._few:
-                self.counts = self.counts + run(
-                    order
-                )  # without a thread, whose start takes as long
+                # Without a thread, whose start takes as long.
+                self.counts = self.counts + run(order)
                 return result
             threads = available_cores()  # of the process that searches, not of the one that fitted
             # Each thread should get a few blocks, or the last one would work alone.
@@ -313,7 +312,7 @@ def _count_within(products: NDArray[Any], i: int, start: int, stop: int, limit: 
     return int(count)
 
 
-@inner(_nrt=True)
+@inner()
 def _seed(
     products: NDArray[Any], i: int, first: int, full: NDArray[Any], q: int, reference: Any
 ) -> float:
@@ -325,15 +324,18 @@ def _seed(
     width = products.shape[1]
     if width < needed[codes[first]]:
         return float(np.inf)
-    remaining = products[i].copy()
-    largest = 0.0
+    largest, last_value, last = 0.0, -np.inf, -1
     for _ in range(needed[codes[first]]):
-        least = 0
+        # The least product that was not taken: of equal ones that of the first point.
+        least_value, least = np.inf, -1
         for j in range(width):
-            if remaining[j] < remaining[least]:
-                least = j
+            value = products[i, j]
+            if value < least_value and (value > last_value or (value == last_value and j > last)):
+                least_value, least = value, j
+        if least < 0:
+            return float(np.inf)
         largest = max(largest, squared_distance(full, q, features, first + least, scale))
-        remaining[least] = np.inf
+        last_value, last = least_value, least
     return largest
 
 

@@ -1,13 +1,13 @@
 """From calibration samples to prediction sets."""
 
-from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
-from trustsets.predictors.predictor import Predictor, load
+from trustsets.predictors.predictor import Calibration, Predictor, load
 from trustsets.predictors.quantiles import (
     QuantileFit,
     class_thresholds,
     leave_one_out_quantiles,
+    nested_thresholds,
     quantile_thresholds,
 )
 from trustsets.predictors.split import MondrianConformal, StandardConformal
@@ -23,5 +23,6 @@ __all__ = [
     "class_thresholds",
     "leave_one_out_quantiles",
     "load",
+    "nested_thresholds",
     "quantile_thresholds",
 ]

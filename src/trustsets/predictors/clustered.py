@@ -13,9 +13,8 @@ from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.calibration import Calibration
-from trustsets.predictors.predictor import Predictor, read_whole
-from trustsets.predictors.quantiles import class_thresholds, quantile_thresholds
+from trustsets.predictors.predictor import Calibration, Predictor, read_whole
+from trustsets.predictors.quantiles import class_thresholds, nested_thresholds, quantile_thresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.status import Thresholds
@@ -162,7 +161,7 @@ class ClusteredConformal(Predictor):
         return TuningScores(self._label_scores(tuning, state, Stream.TUNING_SCORE), codes)
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
-        table = Thresholds.nested([self._cluster_thresholds(alpha) for alpha in alphas], alphas)
+        table = nested_thresholds([self._cluster_thresholds(alpha) for alpha in alphas], alphas)
         return class_thresholds(table, len(outputs))
 
     def _cluster_thresholds(self, alpha: float) -> Thresholds:

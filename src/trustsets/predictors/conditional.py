@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
 from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
-from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import (
     FEWEST_TO_LEARN,
@@ -27,8 +26,7 @@ from trustsets.basis import (
 )
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets.predictors.calibration import Calibration
-from trustsets.predictors.predictor import Predictor, read_alphas, rounded_down
+from trustsets.predictors.predictor import Calibration, Predictor, read_alphas, rounded_down
 from trustsets.predictors.quantiles import (
     CalibrationProblem,
     CandidateRows,
@@ -36,6 +34,7 @@ from trustsets.predictors.quantiles import (
     candidate_rows,
     candidate_thresholds,
     limited,
+    nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
@@ -260,12 +259,6 @@ class ConditionalConformal(Predictor):
         self._problem.prepare(float(alpha))
         return self
 
-    def fitted_values(self, outputs: ModelOutputs, alpha: float) -> Floats:
-        """Fitted quantiles of new samples, shape (m,): fast lower bounds of their thresholds."""
-        outputs = self._prepare(outputs)
-        model = self._problem.fit(check_alpha(alpha))
-        return np.asarray(model.fitted(self.conditions_on.design(outputs)))
-
     def prepare_along(self, alphas: Alphas) -> Self:
         """Make the fits of many alphas now, for a fraction of the time of single ones."""
         self._problem.prepare_along(alphas)
@@ -376,7 +369,7 @@ class ConditionalConformal(Predictor):
         if problem.uses_label:
             candidates = candidate_rows(problem, basis, outputs)
             parts = _by_class(problem, candidates, scores, alphas)
-            return Thresholds.nested(parts, alphas)
+            return nested_thresholds(parts, alphas)
         draws, ties = self._draws(outputs)
         thresholds = problem.thresholds(basis.design(outputs), alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
@@ -475,7 +468,7 @@ class ConditionalConformal(Predictor):
             return _divided(thresholds, new, factor)
         candidates = _weighted_candidates(problem, basis, outputs, new)
         parts = _by_class(problem, candidates, scores * new, alphas)
-        return Thresholds.nested([_divided(part, new, factor) for part in parts], alphas)
+        return nested_thresholds([_divided(part, new, factor) for part in parts], alphas)
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
@@ -538,18 +531,20 @@ def _by_class(
 def _weighted_candidates(
     problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs, new_weights: Floats
 ) -> CandidateRows:
-    """Weighted rows of new samples; classes of equal functions and weights share a cell."""
+    """Weighted rows of new samples; without functions of the label, equal weights share a cell."""
     by_class = np.broadcast_to(new_weights, (len(new_weights), outputs.n_classes))
-    keys = np.stack([basis.class_cells(outputs.n_classes), by_class[0]], axis=1)
-    _, codes, cells = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    shared = None if basis.uses_label else basis.design(outputs)
+    codes = cells = np.arange(outputs.n_classes)
+    shared = None
+    if not basis.uses_label:
+        _, codes, cells = np.unique(by_class[0], return_index=True, return_inverse=True)
+        shared = basis.design(outputs)
 
     def rows(cell: int) -> Floats:
         code = codes[cell]
         phi = basis.design_for(outputs, np.full(len(outputs), code)) if shared is None else shared
         return np.asarray(by_class[:, [code]] * phi)
 
-    return CandidateRows(rows, cells.reshape(-1), problem.scale)
+    return CandidateRows(rows, cells, problem.scale)
 
 
 def _divided(part: Thresholds, weights: Floats, factor: float) -> Thresholds:

@@ -20,30 +20,32 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets import _storage as storage
-from trustsets._arrays import Alphas, Array, Codes, Floats, column
-from trustsets._draws import Stream, row_uniforms
+from trustsets._arrays import Alphas, Array, Codes, Floats, column, read_only
+from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alpha, check_alphas
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import FittedBasis
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs
-from trustsets.predictors.calibration import (
-    Calibration,
+from trustsets.predictors.class_facts import (
+    class_names,
     classifier_doubts,
-    resolve_class_bias,
-    resolve_seed,
-    resolve_temperature,
+    classifier_sentence,
+    missing_classes,
+    uneven_prevalence,
 )
-from trustsets.recalibration import ClassBias, TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling, check_temperature
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.status import Thresholds
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from trustsets.predictors.quantiles import QuantileFit
     from trustsets.shift import AdaptedConformal
 
-__all__ = ["Predictor", "load"]
+__all__ = ["Calibration", "Predictor", "load"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -62,6 +64,147 @@ _T = TypeVar("_T")
 _ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
 # A larger alpha is probably a coverage.
 _LARGEST_USUAL_ALPHA = 0.5
+# With fewer calibration samples it is normal that a class has none; `summary` still names it.
+_FEWEST_TO_WARN = 50
+
+
+@final
+@storable
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What a predictor learned: arrays with one entry per calibration sample, and constants.
+
+    Attributes
+    ----------
+    classes : array of shape (K,)
+        Names of the classes, in the order of the columns.
+    rows, codes, scores, is_correct : arrays of shape (n,)
+        Identity, label and nonconformity score of each calibration sample, and whether the most
+        likely class is the label.
+    alphas : array of shape (n,), optional
+        Alpha of each sample, where `calibrate` was given alphas.
+    temperature, class_bias
+        What the outputs are recalibrated with before scores are computed.
+    n_tuning, tuning_rows
+        Number of tuning samples, and identities of those set aside from the calibration samples.
+    reused : tuple of str
+        What was learned from the calibration samples themselves, in words.
+    below_majority : bool
+        Whether always predicting the most frequent class is significantly more accurate.
+    reordered : float
+        Accuracy with another order of the columns, where it is clearly larger; otherwise 0.
+    fitted : object
+        What the method fitted; see `Predictor._fit`.
+    """
+
+    classes: Array
+    n_features: int | None
+    rows: Codes
+    codes: Codes
+    scores: Floats
+    is_correct: NDArray[np.bool_]
+    alphas: Floats | None
+    temperature: float
+    class_bias: ClassBias | None
+    seed: int
+    n_tuning: int
+    tuning_rows: Codes
+    reused: tuple[str, ...]
+    below_majority: bool
+    reordered: float
+    fitted: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "rows", "codes", "scores", "is_correct", "alphas"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    def check_state(self) -> None:
+        """Refuse arrays that do not belong together, for `storage`."""
+        require(len(self.classes) > 0, "Calibration.classes", "must not be empty")
+        require_numbers(self.scores, "Calibration.scores", None)
+        for name in ("rows", "codes"):
+            require_numbers(getattr(self, name), f"Calibration.{name}", len(self.scores))
+        inside = 0 <= self.codes.min() and self.codes.max() < len(self.classes)
+        require(inside, "Calibration.codes", "must be columns of classes")
+        fits = len(self.is_correct) == len(self.scores)
+        require(fits, "Calibration.is_correct", "must have one entry per sample")
+        if self.alphas is not None:
+            require_numbers(self.alphas, "Calibration.alphas", len(self.scores))
+        if self.class_bias is not None:
+            fits = self.class_bias.bias_.size == len(self.classes)
+            require(fits, "Calibration.class_bias", "must have a number for each class")
+        check_temperature(self.temperature)
+        if hasattr(self.fitted, "check_belongs"):
+            self.fitted.check_belongs(self)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def counts(self) -> Codes:
+        """Number of calibration samples of each class, shape (K,)."""
+        return np.bincount(self.codes, minlength=len(self.classes))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the calibration samples whose most likely class is the label."""
+        return float(self.is_correct.mean())
+
+    def recalibrated(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Outputs with the class biases added to the logits; the temperature is left out."""
+        if self.class_bias is None or not self.class_bias.bias_.any():
+            return outputs
+        return outputs.shifted(self.class_bias.bias_)
+
+    def take(self, index: Codes) -> Self:
+        """The same with some of the samples."""
+        return replace(
+            self,
+            rows=self.rows[index],
+            codes=self.codes[index],
+            scores=self.scores[index],
+            is_correct=self.is_correct[index],
+            alphas=None if self.alphas is None else self.alphas[index],
+            fitted=None if self.fitted is None else self.fitted.take(index),
+        )
+
+    def extended(self, more: ModelOutputs, scores: Floats) -> Self:
+        """The same with more samples."""
+        codes = more.require_labels("update")
+        return replace(
+            self,
+            rows=np.concatenate([self.rows, more.rows]),
+            codes=np.concatenate([self.codes, codes]),
+            scores=np.concatenate([self.scores, scores]),
+            is_correct=np.concatenate([self.is_correct, more.predicted_codes == codes]),
+            fitted=None if self.fitted is None else self.fitted.extended(more, self),
+        )
+
+    def class_sentences(self, *, class_conditional: bool) -> list[str]:
+        """All that a summary should say about classes and classifier."""
+        named = self.classes.dtype.kind not in "iu"
+        texts = [f"Columns of the outputs, in order: {class_names(self.classes)}." if named else ""]
+        if not class_conditional:
+            texts.append(missing_classes(self.classes, self.counts))
+            texts.append(uneven_prevalence(self.classes, self.counts))
+        return [text for text in (*texts, self._doubts()) if text]
+
+    def warn_about_classes(self, *, class_conditional: bool) -> None:
+        """Warn of missing classes and of a classifier that does not fit the labels."""
+        expected = class_conditional or len(self) < _FEWEST_TO_WARN
+        missing = "" if expected else missing_classes(self.classes, self.counts)
+        for text in filter(None, (missing, self._doubts())):
+            warnings.warn(text, TrustSetsWarning, stacklevel=3)
+
+    def _doubts(self) -> str:
+        return classifier_sentence(
+            self.classes,
+            self.counts,
+            self.accuracy,
+            below_majority=self.below_majority,
+            reordered=self.reordered,
+        )
 
 
 class Predictor(Estimator, ABC):
@@ -109,7 +252,7 @@ class Predictor(Estimator, ABC):
             alphas = self._check_calibration_alphas(alphas, len(outputs))
         calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
         is_reused = tuning is calibration
-        bias = resolve_class_bias(self._default_class_bias(), tuning)
+        bias = _resolve_class_bias(self._default_class_bias(), tuning)
         state = Calibration(
             classes=outputs.classes,
             n_features=outputs.n_features,
@@ -118,7 +261,7 @@ class Predictor(Estimator, ABC):
             scores=np.zeros(0),
             is_correct=calibration.predicted_codes == calibration.codes,
             alphas=None if alphas is None else alphas[index],
-            temperature=resolve_temperature(
+            temperature=_resolve_temperature(
                 self.temperature, tuning if bias is None else bias.transform(tuning)
             ),
             class_bias=bias,
@@ -831,7 +974,7 @@ class Predictor(Estimator, ABC):
             usual = default_alphas()
             grid = tuple(usual[usual >= min(self.smallest_alpha, usual[-1])].tolist())
         thresholds = self._thresholds(outputs, scores, grid).values
-        counts = np.zeros(scores.shape, np.int64)
+        counts = np.zeros(scores.shape, np.min_scalar_type(len(grid)))
         for number in range(len(grid)):
             limits = thresholds[..., number]
             counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)
@@ -872,6 +1015,33 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
     _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
+
+
+def _resolve_temperature(
+    value: float | TemperatureScaling | str | None, tuning: ModelOutputs
+) -> float:
+    """The number to divide logits by, from any of the accepted forms."""
+    if value is None:
+        return 1.0
+    if isinstance(value, TemperatureScaling) and hasattr(value, "temperature_"):
+        return value.temperature_
+    if value == "tuning":
+        return TemperatureScaling().fit(tuning).temperature_
+    if isinstance(value, str | TemperatureScaling):
+        raise InputError(
+            'temperature must be None, a number, a fitted TemperatureScaling or "tuning"; got '
+            f"{value!r}."
+        )
+    return check_temperature(value)
+
+
+def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
+    """The fitted class biases, or None where nothing is to be added."""
+    if value is None or (isinstance(value, ClassBias) and value.is_fitted):
+        return value
+    if isinstance(value, ClassBias) or value == "tuning":
+        return ClassBias(prevalence=getattr(value, "prevalence", 0.0)).fit(tuning)
+    raise InputError(f'class_bias must be None, "tuning" or a ClassBias; got {value!r}.')
 
 
 def _joined(parts: list[Thresholds]) -> Thresholds:

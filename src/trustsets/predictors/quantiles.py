@@ -9,6 +9,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self, final
 
 import numpy as np
@@ -40,6 +41,7 @@ __all__ = [
     "class_thresholds",
     "leave_one_out_quantiles",
     "limited",
+    "nested_thresholds",
     "quantile_p_values",
     "quantile_thresholds",
     "weighted_quantiles",
@@ -313,7 +315,7 @@ class CalibrationProblem:
                 model = self.fit(factor * alpha, multiple)
                 results.append(model.thresholds(phi, weight=share - model.alpha))
             parts.append(results[0] if len(limits) == 1 else limited(results))
-        return Thresholds.nested(parts, alphas)
+        return nested_thresholds(parts, alphas)
 
     def _many_thresholds(
         self, phi: Floats, alphas: Alphas, share: Any, limits: list[tuple[float, float]]
@@ -324,7 +326,7 @@ class CalibrationProblem:
         numbers = np.searchsorted(np.unique(alphas), alphas)
         processes = [self._processes[multiple].thresholds(phi, share) for _, multiple in limits]
         parts = [limited(list(results)) for results in zip(*processes, strict=True)]
-        return Thresholds.nested([parts[number] for number in numbers], alphas)
+        return nested_thresholds([parts[number] for number in numbers], alphas)
 
     def leave_one_out(self, alphas: Alphas, draws: Floats | None) -> Thresholds:
         """Thresholds of the calibration samples, each without itself, in their given order."""
@@ -336,7 +338,7 @@ class CalibrationProblem:
                 # As for new samples, random thresholds are not limited.
                 weight = draws[self.order] - models[0].alpha
                 parts.append(models[0].leave_one_out(points, weight))
-        thresholds, back = Thresholds.nested(parts, alphas), np.argsort(self.order)
+        thresholds, back = nested_thresholds(parts, alphas), np.argsort(self.order)
         return Thresholds(thresholds.values[back], thresholds.status[back])
 
     def sample_alpha_fits(
@@ -393,6 +395,27 @@ def limited(parts: list[Thresholds]) -> Thresholds:
         np.clip(plain.values, low.values, top),
         np.where(plain.values > top, status, plain.status),
     )
+
+
+def nested_thresholds(parts: list[Thresholds], alphas: Alphas) -> Thresholds:
+    """Thresholds at each alpha side by side, never smaller for a smaller alpha.
+
+    Quantile fits may cross where data is sparse; the larger threshold only adds coverage.
+    """
+    if len(parts) == 1:
+        return Thresholds(parts[0].values[..., None], parts[0].status[..., None])
+    values = np.stack([part.values for part in parts], axis=-1)
+    status = np.stack([part.status for part in parts], axis=-1)
+    order, finite = np.argsort(alphas)[::-1], np.isfinite(values)
+    values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
+    raised = finite & np.isinf(values)
+    if raised.any():
+        # The reason is that of the larger alpha.
+        raised = np.asarray(raised.any(axis=1)) if raised.ndim == 3 else raised
+        for larger, smaller in pairwise(order):
+            rows = raised[:, smaller]
+            status[rows, smaller] = status[rows, larger]
+    return Thresholds(values, status)
 
 
 # 3. Thresholds of every candidate label.
@@ -504,14 +527,13 @@ def candidate_rows(
     problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs
 ) -> CandidateRows:
     """Rows of new samples with every candidate label."""
-    cells = basis.class_cells(outputs.n_classes)
-    codes = np.unique(cells, return_index=True)[1]
+    codes = np.arange(outputs.n_classes)
 
-    def labelled(cell: int) -> Floats:
-        return basis.design_for(outputs, np.full(len(outputs), codes[cell]))
+    def labelled(code: int) -> Floats:
+        return basis.design_for(outputs, np.full(len(outputs), code))
 
     if not basis.is_additive:
-        return CandidateRows(labelled, cells, problem.scale)
+        return CandidateRows(labelled, codes, problem.scale)
     # Functions of the label alone: any sample shows them.
     labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
     varying = (labels != labels[0]).any(axis=0)
@@ -525,7 +547,7 @@ def candidate_rows(
             [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
         ),
     )
-    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
+    return CandidateRows(lambda code: parts.relabel(rows, code), codes, problem.scale, parts)
 
 
 def candidate_thresholds(
@@ -577,12 +599,12 @@ def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
         return np.stack(columns, axis=1)
     # The rows of two cells differ by the same vector for all samples.
     offsets = candidates.parts.offsets(model)
-    first = _seen_cell(offsets)
-    values = model.fitted(candidates.rows(first))
-    if not np.isfinite(offsets[first]):
+    seen = _seen_cell(offsets)
+    values = model.fitted(candidates.rows(seen))
+    if not np.isfinite(offsets[seen]):
         # There is no lower bound, and every threshold is computed.
         return np.full((len(values), len(offsets)), -np.inf)
-    return np.asarray(values[:, None] + (offsets - offsets[first]))
+    return np.asarray(values[:, None] + (offsets - offsets[seen]))
 
 
 def _rounding(bounds: Floats, scale: float) -> Floats:
@@ -592,8 +614,8 @@ def _rounding(bounds: Floats, scale: float) -> Floats:
 
 
 def _seen_cell(values: Floats) -> int:
-    """The first cell whose value is finite."""
-    return int(np.argmax(np.isfinite(values)))
+    """The last cell whose value is finite."""
+    return len(values) - 1 - int(np.argmax(np.isfinite(values[::-1])))
 
 
 def _upper_bounds(
@@ -601,8 +623,8 @@ def _upper_bounds(
 ) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
     weight = 1.0 - model.alpha
-    first = _seen_cell(low.min(axis=0))
-    rows, centres = candidates.rows(first), parts.relabel(parts.centres, first)
+    seen = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(seen), parts.relabel(parts.centres, seen)
     near = _nearest(rows, centres)
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)

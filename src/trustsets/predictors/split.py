@@ -13,8 +13,7 @@ from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets.predictors.calibration import Calibration
-from trustsets.predictors.predictor import Predictor
+from trustsets.predictors.predictor import Calibration, Predictor
 from trustsets.predictors.quantiles import (
     QuantileFit,
     class_thresholds,

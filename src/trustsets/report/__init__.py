@@ -22,7 +22,7 @@ from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
 from trustsets.metrics import Comparison, Evaluation, to_plain
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.plots import (
     Evaluations,
     Theme,
@@ -46,7 +46,6 @@ from trustsets.report.content import (
     grid_names,
     list_samples,
     other_measures,
-    region_cards,
     size_chart,
     worst_first,
 )
@@ -100,8 +99,7 @@ def write_report(
     evaluations : Evaluation, or mapping of method name to Evaluation
         What `evaluate` returned, on the same test samples at the same alpha.
     predictors : predictor, or mapping of method name to predictor, optional
-        What made the sets. The verdict needs their calibration sizes to tell a broken guarantee
-        from the variability of calibration.
+        What made the sets. Without them the verdict says nothing about guarantees.
     outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
         What was evaluated. With both, a cell of a heatmap lists its worst samples.
     regions : Regions, or mapping of method name to Regions, optional
@@ -132,13 +130,13 @@ def write_report(
             'write_report("report.html", evaluations).'
         )
     target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise InputError(f"path must be a file in a folder that exists; got {target}.")
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
-    searched = _check_regions(methods, regions)
-    _check_comparison(methods, comparison)
+    searched: dict[str, Regions] = _by_method("regions", regions, methods, Regions)
+    _check_searches(methods, searched, comparison)
     facts = _facts(methods)
     shown = {str(name): str(value) for name, value in (details or {}).items()}
     grids = grid_names(methods)
@@ -172,7 +170,9 @@ def write_report(
             (name, predictor.summary(chosen.get(name)).splitlines())
             for name, predictor in made_by.items()
         ],
-        regions=[(name, item, *region_cards(item)) for name, item in searched.items()],
+        regions=searched,
+        percent=percent,
+        range_of=range_of,
         glance=glance(methods, goals),
         equal_size=comparison and equal_size(comparison, list(methods)),
         divisions=divisions(methods),
@@ -296,6 +296,7 @@ def _check_samples(
         return {}
     if outputs is None or sets is None:
         raise InputError("listing samples needs both outputs= and sets=; one is missing.")
+    require_outputs(outputs, "outputs")
     by_name = _by_method("sets", sets, methods, PredictionSets)
     if len(by_name) < len(methods):
         raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
@@ -314,28 +315,22 @@ def _check_samples(
     return by_name
 
 
-def _check_regions(
-    methods: Evaluations, regions: Regions | Mapping[str, Regions] | None
-) -> dict[str, Regions]:
-    """Regions by method, which must be of the evaluated samples."""
-    by_name = _by_method("regions", regions, methods, Regions)
-    for name, item in by_name.items():
-        evaluation = methods[name]
-        if (item.n, item.alpha) != (evaluation.n, evaluation.alpha):
+def _check_searches(
+    methods: Evaluations, regions: Mapping[str, Regions], comparison: Comparison | None
+) -> None:
+    """Refuse regions of other samples, and a comparison without these methods at equal size."""
+    alpha = next(iter(methods.values())).alpha
+    for name, item in regions.items():
+        if (item.n, item.alpha) != (methods[name].n, alpha):
             raise InputError(
                 f"regions[{name!r}] are of {item.n} samples at alpha={item.alpha:g}; search the "
                 "sets that were evaluated."
             )
-    return by_name
-
-
-def _check_comparison(methods: Evaluations, comparison: Comparison | None) -> None:
-    """Refuse a comparison that lacks rows at equal size, or has other methods."""
     if comparison is None:
         return
-    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
-    alpha = next(iter(methods.values())).alpha
-    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
+    keys = comparison.keys if isinstance(comparison, Comparison) else (("",),)
+    last = {key[-1] for key in keys if key[0] == keys[-1][0]}
+    if len(keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
         raise InputError(
             f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
             f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Floats, texts_of
 from trustsets._blocks import for_each_block
-from trustsets.auditing import Regions
 from trustsets.metrics import (
     NUMBERS,
     BinTable,
@@ -49,8 +48,6 @@ _SLACK = 1e-9
 MOST_CLASSES = 12
 # A cell lists no more samples.
 MOST_SAMPLES = 20
-# Where the axis of coverage of a region starts, in percent; lower unless all intervals lie above.
-_STARTS = (80.0, 50.0, 0.0)
 
 # ---- Heatmaps -------------------------------------------------------------------------------
 
@@ -118,7 +115,7 @@ def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
         share = float(table.coverage[i])
         ends = range_of(float(table.lower[i]), float(table.upper[i]), 0)
         text = ends if few[i] else fixed(100.0 * share, 0)
-        return Cell(i, text, shade(share, data.target).css, _mark(low[i], few[i]))
+        return Cell(i, text, shade(share, data.target), _mark(low[i], few[i]))
 
     rows = [
         (label, [cell(bins.get((y, x))) for x in range(len(data.columns))])
@@ -279,14 +276,11 @@ def bin_lists(evaluations: Evaluations) -> list[BinList]:
         if name not in grids:
             by_method = {m: e.tables[name] for m, e in evaluations.items() if name in e.tables}
             tables = list(by_method.values())
-            shared = all(_same_counts(tables[0], other) for other in tables[1:])
+            counts = [(table.labels, table.count.tolist()) for table in tables]
+            shared = all(item == counts[0] for item in counts)
             rows = _rows(tables, shared, first)
             lists.append(BinList(name, division_title(name), list(by_method), shared, rows))
     return lists
-
-
-def _same_counts(one: BinTable, other: BinTable) -> bool:
-    return one.labels == other.labels and np.array_equal(one.count, other.count)
 
 
 def _rows(
@@ -480,19 +474,21 @@ def list_samples(
         bins = {name: _by_bin(evaluation.tables[name], order) for name in shown}
         rows = sorted({i for cells in bins.values() for cell in cells for i in cell})
         listed.update(rows)
-        methods[method] = {"bins": bins, "sets": _describe_sets(rows, outputs, sets[method])}
+        described = _describe_sets(rows, outputs, sets[method]) if rows else {}
+        methods[method] = {"bins": bins, "sets": described}
     trust = outputs.trust
-    described = {
+    samples = {
         str(i): [
             int(outputs.rows[i]),
             int(codes[i]),
             # Rounded as shown, because rounding twice could give another number.
             round(float(outputs.confidence[i]), 3),
-            None if trust is None else _json_number(float(f"{trust[i]:.3g}")),
+            # JSON lacks infinity: the trust of a sample equal to a training sample.
+            None if trust is None else "∞" if np.isinf(trust[i]) else float(f"{trust[i]:.3g}"),
         ]
         for i in sorted(listed)
     }
-    return {"classes": texts_of(outputs.classes), "rows": described, "methods": methods}
+    return {"classes": texts_of(outputs.classes), "rows": samples, "methods": methods}
 
 
 def _by_bin(table: BinTable, order: NDArray[np.int64]) -> list[list[int]]:
@@ -508,55 +504,13 @@ def _by_bin(table: BinTable, order: NDArray[np.int64]) -> list[list[int]]:
 def _describe_sets(
     rows: list[int], outputs: ModelOutputs, sets: PredictionSets
 ) -> dict[str, list[Any]]:
-    if not rows:
-        return {}
+    """Of some samples: whether covered, set size, and the likeliest classes of the set."""
     sets, part = sets[rows], outputs.take(rows)
+    # Classes outside the set come last; ties as the columns.
+    weight = np.where(sets.mask, part.probabilities, -1.0)
+    codes = np.argsort(-weight, axis=1, kind="stable")[:, :MOST_CLASSES].tolist()
     covered, sizes = sets.covers(part.labels).tolist(), sets.sizes.tolist()
-    codes = _likeliest_first(sets, part)
     return {
         str(i): [int(hit), size, row[:size]]
         for i, hit, size, row in zip(rows, covered, sizes, codes, strict=True)
     }
-
-
-def _likeliest_first(sets: PredictionSets, outputs: ModelOutputs) -> list[list[int]]:
-    """Classes by decreasing probability, those outside the set last; ties as the columns."""
-    weight = np.where(sets.mask, outputs.probabilities, -1.0)
-    order: list[list[int]] = np.argsort(-weight, axis=1, kind="stable")[:, :MOST_CLASSES].tolist()
-    return order
-
-
-def _json_number(value: float) -> float | str:
-    """Write infinity, which JSON lacks: the trust of a sample equal to a training sample."""
-    return value if np.isfinite(value) else "∞"
-
-
-# ---- Regions of an audit ----------------------------------------------------------------------
-
-
-def region_cards(regions: Regions) -> tuple[str, list[dict[str, Any]]]:
-    """Where the axis of coverage starts; texts and positions on it for each region of a method."""
-    lowest = 100.0 * min((item.coverage.lower for item in regions.regions), default=1.0)
-    start = next(tick for tick in _STARTS if tick <= lowest)
-
-    def position(share: float) -> float:
-        return round(100.0 * (100.0 * share - start) / (100.0 - start), 3)
-
-    cards: list[dict[str, Any]] = []
-    for region in regions.regions:
-        coverage = region.coverage
-        low, high = position(coverage.lower), position(coverage.upper)
-        cards.append(
-            {
-                "region": region,
-                "coverage": percent(coverage.value),
-                "ends": range_of(coverage.lower, coverage.upper),
-                "share": percent(region.share),
-                "elsewhere": percent(region.elsewhere),
-                "low": low,
-                "width": round(high - low, 3),
-                "value": max(position(coverage.value), 0.0),
-                "goal": position(coverage.floor),
-            }
-        )
-    return f"{start:g}%", cards

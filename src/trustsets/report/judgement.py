@@ -20,6 +20,7 @@ from trustsets.metrics import (
     METRICS,
     BinTable,
     Comparison,
+    Entry,
     Evaluation,
     check_guarantee,
     holm,
@@ -96,7 +97,7 @@ def verdict(
     ]
     if comparison is not None:
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
-    sections.append(("What to do", _advice(evaluations, judgements, comparison is not None)))
+    sections.append(("What to do", _advice(evaluations, judgements, comparison)))
     return sections
 
 
@@ -191,7 +192,7 @@ def _marginal(
         text = (f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover") + (
             f" {percent(coverage.value)} of {item.n:,} {kind.format(plural)} "
             f"({100.0 * item.level:g}% interval {range_of(coverage.lower, coverage.upper)}), with "
-            f"{number(item.sizes.mean, 1)} classes per set"
+            f"{number(item.sizes.mean)} classes per set"
         )
         if outcome != "untested":
             n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
@@ -247,22 +248,46 @@ def _conditional(
     return sentences
 
 
-def _at_equal_size(comparison: Comparison) -> str:
-    """What the last block of the comparison says about shortfalls."""
-    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
-    setting = comparison.keys[-1][0]
-    methods = [key[-1] for key in rows if key[0] == setting]
-    parts = []
+def _shortfalls(comparison: Comparison) -> dict[str, dict[str, Entry]]:
+    """Shortfalls of the methods in the last block of the comparison, by how they are measured."""
+    setting, shortfalls = comparison.keys[-1][0], {}
+    rows = zip(comparison.keys, comparison.entries, strict=True)
+    methods = {key[-1]: entries for key, entries in rows if key[0] == setting}
     for i, name in enumerate(comparison.columns):
         table, part = split_name(name)
-        if part in ("shortfall", "under"):
-            values = [number(rows[setting, method][i].mean) for method in methods]
-            bins = "classes" if table == "class" else division_title(table)
-            kind = "by excess risk" if part == "under" else f"over {bins}"
-            parts.append(f"{joined(values)} points {kind}")
+        bins = "classes" if table == "class" else division_title(table)
+        words = {"under": "by excess risk", "shortfall": f"over {bins}"}.get(part)
+        if words is not None:
+            shortfalls[words] = {method: entries[i] for method, entries in methods.items()}
+    return shortfalls
+
+
+def _at_equal_size(comparison: Comparison) -> str:
+    """What the last block of the comparison says about shortfalls."""
+    setting = comparison.keys[-1][0]
+    methods = [key[-1] for key in comparison.keys if key[0] == setting]
+    parts = [
+        f"{joined([number(entry.mean) for entry in entries.values()])} points {words}"
+        for words, entries in _shortfalls(comparison).items()
+    ]
     return (
         f"With sets of the mean {setting}, {joined([quoted(m) for m in methods])} fall short of "
         f"the target by {joined(parts)}."
+    )
+
+
+def _beyond_size(comparison: Comparison, method: str) -> str:
+    """Whether the method that has larger sets is better with sets of equal size, too."""
+    clear = [
+        words
+        for words, entries in _shortfalls(comparison).items()
+        if all(entries[method].upper < entries[other].lower for other in {*entries} - {method})
+    ]
+    if clear:
+        return f" With sets of equal size its shortfall is still clearly smaller {joined(clear)}."
+    return (
+        " With sets of equal size the intervals of the shortfalls overlap, so its larger sets may "
+        "explain the difference."
     )
 
 
@@ -293,12 +318,14 @@ def _bins_of(table: BinTable) -> str:
 
 
 def _advice(
-    evaluations: Evaluations, judgements: Mapping[str, Judgement], compared: bool
+    evaluations: Evaluations,
+    judgements: Mapping[str, Judgement],
+    comparison: Comparison | None,
 ) -> list[str]:
-    """What follows from the tests above, and from the methods at equal size if `compared`."""
+    """What follows from the tests above, and from the methods at equal size."""
     preferred, why = _preferred(evaluations, judgements)
-    if compared and "classes on average" in why:
-        why += " What remains with sets of equal size is said above."
+    if comparison is not None and "classes on average" in why:
+        why += _beyond_size(comparison, preferred)
     sentences = [why] if why else []
     for method in [preferred] if preferred else list(evaluations):
         item, judgement = evaluations[method], judgements[method]
@@ -363,8 +390,8 @@ def _preferred(evaluations: Evaluations, judgements: Mapping[str, Judgement]) ->
     smallest = min(means, key=lambda method: means[method])
     if smallest != best[0] and fewer:
         text += (
-            f" Its sets have {number(means[best[0]], 1)} classes on average, those of "
-            f"{quoted(smallest)} {number(means[smallest], 1)}."
+            f" Its sets have {number(means[best[0]])} classes on average, those of "
+            f"{quoted(smallest)} {number(means[smallest])}."
         )
     return best[0], text
 

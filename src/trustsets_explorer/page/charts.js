@@ -20,12 +20,12 @@ function words(point) {
   return `${point.name}, alpha ${+point.state.alpha.toFixed(4)}: mean size ${size.value.toFixed(2)}, shortfall ${under.value.toFixed(2)} points (noise floor ${under.floor.toFixed(2)})`;
 }
 
-// All that is shown, the newest last; approximate points are not kept.
+// All that was shown, the newest last; numbers of a part of the samples are not kept.
 function remember(answer) {
   const now = { state: answer.state, points: answer.points, names: answer.methods };
   const same = (item) => JSON.stringify(item.state) === JSON.stringify(now.state);
   const before = trace.length && same(trace.at(-1)) ? trace.slice(0, -1) : trace.slice(-MOST);
-  if (!answer.approximate) trace.splice(0, trace.length, ...before, now);
+  if (answer.n[1] === answer.n[2]) trace.splice(0, trace.length, ...before, now);
   return [...before, now];
 }
 

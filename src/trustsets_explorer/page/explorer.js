@@ -48,18 +48,21 @@ async function update() {
   const [asked, started] = [moves, performance.now()];
   waiting = asked;
   const late = setTimeout(() => waiting === asked && say("Computing …"), 1000);
-  peek(asked);
   try {
-    const reply = await send("answer", { state: parameters.state });
-    if (waiting !== asked) return;
-    if (!reply.ok) return say(await reply.text());
-    const answer = await reply.json();
-    // A newer state has been asked for; its answer comes.
-    if (waiting !== asked || answer.superseded) return;
-    results.classList.remove("approximate");
-    shown = answer;
-    draw(answer);
-    say(`${answer.spoken} ${Math.round(performance.now() - started)} ms.`);
+    // Where numbers take long, those of the first test samples come before those of all.
+    for (const action of ["first", "answer"]) {
+      const reply = await send(action, { state: parameters.state });
+      if (waiting !== asked) return;
+      if (!reply.ok) return say(await reply.text());
+      const answer = await reply.json();
+      // A newer state has been asked for; its answer comes.
+      if (waiting !== asked || answer.superseded) return;
+      shown = answer;
+      draw(answer);
+      const rest = isWhole(answer) ? `${Math.round(performance.now() - started)} ms.` : `The first ${grouped(answer.n[1])} of ${grouped(answer.n[2])} test samples …`;
+      say(`${answer.spoken} ${rest}`);
+      if (isWhole(answer)) return void tell(asked);
+    }
   } catch {
     if (waiting === asked) say("The server does not answer. Is it still running?");
   } finally {
@@ -68,16 +71,13 @@ async function update() {
   }
 }
 
-// Show approximate numbers until the exact ones are there.
-async function peek(asked) {
-  const reply = await send("preview", { state: parameters.state }).catch(() => null);
-  if (!reply?.ok) return;
-  const quick = await reply.json();
-  const isLate = waiting !== asked || results.getAttribute("aria-busy") === "false";
-  if (isLate || !quick.approximate) return;
-  shown = quick;
-  results.classList.add("approximate");
-  draw(quick);
+// The verdict takes longer than the numbers; that of the state before is faint until it is there.
+async function tell(asked) {
+  one("#verdict").setAttribute("aria-busy", "true");
+  const words = await ask("words");
+  if (waiting !== asked || !words?.verdict) return;
+  one("#verdict .verdict").textContent = words.verdict;
+  one("#verdict").setAttribute("aria-busy", "false");
 }
 
 function goTo(state) {
@@ -85,11 +85,12 @@ function goTo(state) {
   update();
 }
 
-const open = (index, table, bin) => openList(ask, shown.methods[index], { index, ...(table === undefined ? {} : { table, bin }) });
+const isWhole = (answer) => answer.n[1] === answer.n[2];
+// Cells of the first samples are other cells than those of all.
+const open = (index, table, bin) => isWhole(shown) && openList(ask, shown.methods[index], { index, ...(table === undefined ? {} : { table, bin }) });
 
 function draw(answer) {
   hideTip();
-  one("#verdict .verdict").textContent = answer.verdict;
   one("#facts").textContent = `${grouped(answer.n[0])} calibration and ${grouped(answer.n[1])} test samples${parameters.start.source ? ` of ${parameters.start.source}` : ""}, target coverage ${answer.target}.`;
   drawTrace(answer, goTo, open);
   drawMaps(answer, open);
@@ -111,11 +112,10 @@ function drawButtons(answer) {
   const kinds = [
     ["Copy as Python", (index) => copyCode("python", index)],
     ["Copy as command", (index) => copyCode("command", index)],
-    ["Save this predictor", (index) => download("predictor", "model.trustsets", { index })],
+    ["Save this predictor", save],
   ];
   const lines = answer.methods.map((name, index) => make("div", { class: "tools" }, make("span", { class: "name" }, name), kinds.map(([text, act], i) => make("button", { type: "button", "data-key": `export-${i}-${index}`, onclick: () => act(index) }, text))));
-  const report = make("button", { type: "button", "data-key": "report", onclick: () => download("report", "report.html", {}) }, "Save this report");
-  one("#exports").replaceChildren(...lines, make("div", { class: "tools" }, report));
+  one("#exports").replaceChildren(...lines);
 }
 
 async function copy(text, what) {
@@ -136,15 +136,15 @@ async function copyCode(kind, index) {
   one("#exports").append(make("pre", { class: "code", tabindex: 0 }, code[kind]));
 }
 
-async function download(action, name, more) {
+async function save(index) {
   one("#exported").textContent = "Preparing the file …";
-  const reply = await send(action, { state: shown.state, ...more });
+  const reply = await send("predictor", { state: shown.state, index });
   if (!reply.ok) return (one("#exported").textContent = await reply.text());
   if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Given up, because a parameter was moved.");
-  const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: name });
+  const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: "model.trustsets" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  one("#exported").textContent = `${name} is in your downloads.`;
+  one("#exported").textContent = "model.trustsets is in your downloads.";
 }
 
 // ---- Page ----------------------------------------------------------------------------------

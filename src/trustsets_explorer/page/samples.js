@@ -31,15 +31,14 @@ export async function openList(ask, method, request) {
   show(panel, bar("Samples"), make("p", { role: "status" }, "Looking for the samples …"));
   const list = await ask("list", request);
   if (!list || list.superseded) return panel.close();
-  const heads = ["Row", "True class", "Result", "Set", "Size", "p-values", "Conf", "Trust"];
+  const heads = ["Row", "True class", "Result", "Set", "Size", "Conf", "Trust"];
   const rows = list.rows.map((item) => {
     const cells = [
-      ["", button(String(item.number), () => openSample(ask, method, { index: request.index, rows: [item.row] }, () => openList(ask, method, request)), `row-${item.row}`)],
+      ["", button(String(item.number), () => openSample(ask, method, { index: request.index, row: item.row }, () => openList(ask, method, request)), `row-${item.row}`)],
       ["name", item.label],
       [item.covered ? "name" : "name missed", item.covered ? "covered" : "missed"],
       ["set", setInWords(item.size, item.set)],
       ["", grouped(item.size)],
-      ["set p", "…"],
       ["", item.confidence.toFixed(3)],
       ["", trustText(item.trust)],
     ];
@@ -50,22 +49,6 @@ export async function openList(ask, method, request) {
     make("p", { class: "note" }, `${list.rows.length} of ${grouped(list.count)} samples. Those whose set misses the true class come first, then the largest sets. Choose a row for its reasons.`),
     make("div", { class: "scroll samples" }, table));
   one("button[data-key^=row]", panel)?.focus();
-  if (!list.rows.length) return;
-  const p = await ask("p-values", { index: request.index, rows: list.rows.map((item) => item.row) });
-  if (!p || p.superseded) return;
-  for (const item of p) {
-    const cell = one(`tr[data-row="${item.row}"] .p`, panel);
-    if (cell) cell.textContent = pWords(item, 3);
-  }
-}
-
-// The largest p-values, and that of the true class.
-function pWords({ classes, label }, most) {
-  const rank = (text) => (text.startsWith(">") ? 2 : +text.replace("≤", ""));
-  const order = [...classes].sort((a, b) => rank(b[1]) - rank(a[1]));
-  const named = ([name, p]) => `${name}\u00a0${p}`;
-  const rest = order.slice(most).filter(([name]) => name === label);
-  return [order.slice(0, most).map(named).join(", "), ...rest.map(named)].join(" … ");
 }
 
 const picture = (source, text) => [
@@ -86,17 +69,13 @@ export async function openSample(ask, method, request, back) {
   ];
   const list = make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   const near = sample.neighbours.map((other) => make("li", {}, make("b", {}, other.label), ` (${other.kind}, training row ${grouped(other.row)}, distance ${other.distance.toFixed(4)})`, picture(other.image, other.text)));
-  const p = make("p", { class: "p", role: "status" }, "Computing p-values …");
   show(panel, bar(`Sample ${sample.number}, ${method}`, back ? button("Back to the list", back, "back") : []),
     picture(sample.image, sample.text), list,
-    make("h3", {}, "P-values"), p,
     make("h3", {}, "Why"), make("pre", { class: "why" }, sample.why),
     near.length ? make("h3", {}, "Nearest training samples") : null,
     near.length ? make("p", { class: "note" }, "Trust is the distance to the nearest other class over the distance to the predicted class.") : null,
     make("ul", { class: "near" }, near));
   one("button", panel).focus();
-  const values = await ask("p-values", request);
-  if (values && !values.superseded) p.textContent = `${pWords(values[0], 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
 }
 
 export function drawRegions(search, method, ask, index) {
@@ -105,5 +84,5 @@ export function drawRegions(search, method, ask, index) {
   if (!search.regions.length) return list.replaceChildren(make("p", {}, `${method}: no region is significantly under-covered, among conditions on ${search.searched}.`));
   list.replaceChildren(make("h3", {}, method), ...search.regions.map((region, i) => make("div", { class: "region" },
     make("p", {}, region.sentence),
-    region.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...region.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { index, rows: [row] }, null) }, String(row)), " "])) : null)));
+    region.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...region.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { index, row }, null) }, String(row)), " "])) : null)));
 }
