@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from default import (
     ALPHA,
+    BOOSTING,
     MOST_TESTED,
     NAMES,
     class_under,
@@ -167,6 +168,13 @@ def calibrated(
     return predictor.calibrate(transform(rest), tuning=transform(tuning)), transform
 
 
+def ideal_coverage(table: Array, right: Array, draws: np.random.Generator) -> Array:
+    """Independent draws with probability 0.9, or the accuracy given the input if that is higher."""
+    model = HistGradientBoostingClassifier(**BOOSTING)
+    accuracy = cross_val_predict(model, table, right, cv=5, method="predict_proba")[:, 1]
+    return np.asarray(draws.random(len(right)) < np.maximum(1.0 - ALPHA, accuracy))
+
+
 def development(options: argparse.Namespace) -> Iterator[tuple[str, str, list[float]]]:
     """Name of data and row, and cells, for each split."""
     for name in NAMES:
@@ -188,17 +196,12 @@ def development(options: argparse.Namespace) -> Iterator[tuple[str, str, list[fl
                 covered, size = sets.covers(test.labels), float(sets.sizes.mean())
                 same = covered_at_size(split, size, codes)
                 yield name, row, [covered.mean(), size, *cells(covered), *cells(same)]
-            right = (test.predicted_codes == codes).astype(int)
-            judge = HistGradientBoostingClassifier(
-                max_iter=100, max_leaf_nodes=8, learning_rate=0.05
-            )
-            accuracy = cross_val_predict(judge, table, right, cv=5, method="predict_proba")[:, 1]
-            ideal = draws.random(len(test)) < np.maximum(1.0 - ALPHA, accuracy)
+            ideal = ideal_coverage(table, test.predicted_codes == codes, draws)
             yield name, "floor", [ideal.mean(), np.nan, *cells(ideal), *[np.nan] * 3]
 
 
 def benchmark(options: argparse.Namespace) -> Iterator[tuple[str, str, list[float]]]:
-    """The same on the sets of the benchmark that have enough samples, with its judge."""
+    """The same by the benchmark's judge; class means on the sets that have enough samples."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "coverage"))
     from data_sets import Library, available
     from measures import Judge
@@ -208,12 +211,17 @@ def benchmark(options: argparse.Namespace) -> Iterator[tuple[str, str, list[floa
     for data in available(options.sets):
         task = data.load(Library(options.tasks))
         trust = task.trust_score
-        if data.seen or trust is None or len(task) * LARGEST_SHARE / 2 < FEWEST:
+        if data.seen or trust is None:
             continue
+        enough = len(task) * LARGEST_SHARE / 2 >= FEWEST
         for seed in options.seeds:
             split = Split.draw(task, seed)
             judge, test = Judge(split), task.outputs(split.test)
-            for row in ("default", "class means"):
+            table, draws = judge.columns["ert"], np.random.default_rng(seed)
+            ideal = ideal_coverage(table, test.predicted_codes == judge.labels, draws)
+            risk = judge._excess_risk("ert", table, ideal)
+            yield data.name, "floor", [ideal.mean(), np.nan, *risk.values(), *[np.nan] * 4]
+            for row in ("default", "class means") if enough else ():
                 calibration = task.outputs(split.calibration)
                 predictor, transform = calibrated(row, calibration, trust)
                 mask = predictor.predict_set(transform(test), alpha=ALPHA).mask
