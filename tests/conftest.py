@@ -61,7 +61,6 @@ SLOW = (
     "neighbours/test_neighbours.py::test_torch",
     "paper",
     "predictors/test_candidates.py",
-    "predictors/test_leave_one_out.py",
     "predictors/test_loading.py",
     "predictors/test_own_alphas.py",
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",

@@ -239,12 +239,6 @@ def tokens(model=None):
 MISTAKES = {
     "width": (plain, lambda: batches(x=X[:, :3]), {}, r"batch 0, .* shape \(16, 3\) float32: mat1"),
     "type": (plain, lambda: batches(x=X.astype(np.float64)), {}, r"shape \(16, 4\) float64: "),
-    "width of a function": (
-        lambda: lambda x: x @ np.ones((4, 3)),
-        lambda: batches(x=X[:, :3], wrap=np.asarray),
-        {},
-        r"batch 0, with inputs of shape \(16, 3\) float32: ",
-    ),
     "names": (
         Several,
         lambda: [{"a": x, "b": x, "label": y} for x, y in batches()],
@@ -261,7 +255,6 @@ MISTAKES = {
     "label beyond": (plain, batches, {"classes": ["a", "b"]}, "positions in the 2 classes; got 2"),
     "layer": (plain, batches, {"features": "body"}, "features must be a layer .* Near names"),
     "foreign layer": (plain, batches, {"features": nn.Linear(4, 6)}, "features must be a layer"),
-    "number": (plain, batches, {"features": 3}, "features must be a layer"),
     "no tensor": (plain, batches, {"features": lambda out: 3}, "must give one tensor"),
     "tokens": (
         lambda: nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 3)),

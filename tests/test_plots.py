@@ -104,17 +104,6 @@ def test_heatmap_over_seeds_is_the_mean(case):
     assert ax.texts[0].get_text() == two_digits(both.coverage[0, 0])
 
 
-def test_columns_of_a_heatmap_are_named_by_the_edges_between_them(case):
-    _, _, result = case
-    data = heatmap_data(result, "conf_trust")
-    edges = result.tables["conf_trust"].edges[:, 0]
-    assert len(data.ends) == 5
-    assert data.ends[0] == two_digits(edges.min()) and data.ends[-1] == two_digits(edges.max())
-    ax = plots.coverage_heatmap(result, "conf_trust")
-    assert ax.get_xticks().tolist() == [-0.5, 0.5, 1.5, 2.5, 3.5]
-    assert tuple(text.get_text() for text in ax.get_xticklabels()) == data.ends
-
-
 def test_shares_of_sizes_are_those_of_the_sets_in_each_range(case):
     _, sets, result = case
     labels, shares = size_data([result, result])

@@ -9,9 +9,6 @@ from trustsets import (
     APS,
     ConditionalConformal,
     Intercept,
-    MondrianConformal,
-    StandardConformal,
-    TrustScore,
     TrustSetClassifier,
 )
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
@@ -38,34 +35,6 @@ def digits():
     X = X + np.random.default_rng(0).normal(0, 4, size=X.shape)
     names = np.array("zero one two three four five six seven eight nine".split())
     return X, names[y]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_sets_cover_names_of_new_digits(method, digits):
-    X, y = digits
-    model = TrustSetClassifier(GaussianNB(), method).fit(X[:1200], y[:1200])
-    sets = model.predict_set(X[1200:], alpha=0.1)
-    assert sets.covers(y[1200:]).mean() > 0.9 - 4 * np.sqrt(0.09 / 360 + 0.09 / 597)
-    assert sets[0].dtype == y.dtype
-    np.testing.assert_array_equal(model.predict(X[1200:]), model.estimator_.predict(X[1200:]))
-    np.testing.assert_allclose(
-        model.predict_proba(X[1200:]), model.estimator_.predict_proba(X[1200:]), atol=1e-12
-    )
-
-
-def test_it_is_the_parts_put_together(digits):
-    X, y = digits
-    whole = TrustSetClassifier(GaussianNB(), random_state=3).fit(X[:1200], y[:1200])
-    model = GaussianNB().fit(X[:700], y[:700])
-    prefit = TrustSetClassifier(model, StandardConformal(), prefit=True)
-    prefit.fit(X[:700], y[:700]).calibrate(X[700:1200], y[700:1200])
-    by_hand = StandardConformal().calibrate(prefit.outputs(X[700:1200], y[700:1200]))
-    np.testing.assert_array_equal(
-        prefit.predict_set(X[1200:]).mask, by_hand.predict_set(prefit.outputs(X[1200:])).mask
-    )
-    assert prefit.estimator_ is model
-    assert isinstance(whole.predictor_.trust, TrustScore)
-    assert calibrated(whole) == 360
 
 
 def test_calibrating_again_is_calibrating_once(digits):
@@ -147,8 +116,6 @@ def test_your_own_predictor_is_used(digits):
     model = TrustSetClassifier(GaussianNB(), own).fit(X[:900], y[:900])
     assert model.predictor_.basis == Intercept()
     assert own.trust is None  # the caller's object stays as it was
-    classwise = TrustSetClassifier(GaussianNB(), MondrianConformal(by="class")).fit(X, y)
-    assert classwise.predictor_.by == "class"
 
 
 def test_bad_use_is_named(digits):

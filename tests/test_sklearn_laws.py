@@ -1,7 +1,5 @@
 """Laws of `TrustSetClassifier` and `SetScorer` over methods, routes, labels and wrappers."""
 
-import datetime
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -296,19 +294,3 @@ def test_scorers_refuse_other_estimators():
     X, y = numbered()
     with pytest.raises(InputError, match="Wrap it: TrustSetClassifier"):
         SetScorer("coverage")(GaussianNB().fit(X, y), X, y)
-
-
-def test_a_column_of_dates_does_no_harm():
-    X, y = numbered()
-    days = [datetime.date(2024, 1, 1) + datetime.timedelta(int(day)) for day in X[:, 0]]
-    frame = pd.DataFrame(X[:, 1:], columns=list("abc")).assign(day=pd.to_datetime(days))
-
-    class Columns(GaussianNB):
-        def fit(self, X, y):
-            return super().fit(X[list("abc")].to_numpy(), y)
-
-        def predict_proba(self, X):
-            return super().predict_proba(X[list("abc")].to_numpy())
-
-    model = TrustSetClassifier(Columns(), "mondrian").fit(frame, y)
-    assert model.predict_set(frame).covers(y).mean() > 0.8

@@ -19,12 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.model_selection import (
-    FixedThresholdClassifier,
-    GridSearchCV,
-    RandomizedSearchCV,
-    TunedThresholdClassifierCV,
-)
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -82,12 +77,8 @@ def pipeline(last=None):
 GRID = {"logisticregression__C": [0.1, 1.0]}
 WRAPPED = {
     "GridSearchCV": lambda: GridSearchCV(pipeline(), GRID, cv=2),
-    "RandomizedSearchCV": lambda: RandomizedSearchCV(pipeline(), GRID, n_iter=1, cv=2),
     "CalibratedClassifierCV": lambda: CalibratedClassifierCV(pipeline(), cv=2),
     "TunedThresholdClassifierCV": lambda: TunedThresholdClassifierCV(pipeline(), cv=2),
-    "FixedThresholdClassifier": lambda: FixedThresholdClassifier(
-        pipeline(), threshold=0.4, pos_label="oak"
-    ),
     "VotingClassifier": lambda: VotingClassifier([("a", pipeline())], voting="soft"),
     "StackingClassifier": lambda: StackingClassifier([("a", pipeline())], cv=2),
     "CalibratedClassifierCV and GridSearchCV": lambda: CalibratedClassifierCV(
@@ -98,7 +89,6 @@ WRAPPED = {
 
 INSIDE = {
     "GridSearchCV": lambda own: own.best_estimator_,
-    "RandomizedSearchCV": lambda own: own.best_estimator_,
     "CalibratedClassifierCV": lambda own: own.calibrated_classifiers_[0].estimator,
     "VotingClassifier": lambda own: own.estimators_[0],
     "StackingClassifier": lambda own: own.estimators_[0],

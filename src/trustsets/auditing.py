@@ -4,8 +4,6 @@
 under-covered regions that a person can read: a few conditions, searched on one half of the samples
 and tested on the other. `excess_risk` measures how well a classifier can predict which sets miss
 the true class.
-
-The file is not called ``audit``, because importing it would hide the function in the package.
 """
 
 import math
@@ -138,11 +136,6 @@ class Condition:
     """One condition on one column: ``above < x <= at_most``, or ``x`` is the category.
 
     NaN stands for an end that the interval does not have.
-
-    Examples
-    --------
-    >>> str(Condition("confidence", above=0.9)), str(Condition("sex", category="male"))
-    ('confidence is above 0.9', 'sex is male')
     """
 
     name: str
@@ -189,7 +182,7 @@ class Region(PlainData):
     Attributes
     ----------
     share, elsewhere : float
-        Share of all samples that lie in the region; coverage of the tested samples outside it.
+        Share of all samples in the region; coverage of the tested samples outside it.
     count, covered, coverage : int, int, Estimate
         Samples of the region that were tested, those whose set contains the true class, and their
         share. The intervals of all tested regions hold together at the level.

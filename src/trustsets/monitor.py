@@ -1,7 +1,6 @@
 """`Monitor`: takes batches with and without labels, and says when coverage breaks.
 
-First comes `Monitor`, then what it says (`Verdict`), then the sequential tests, then what it has
-counted and bet on so far (`MonitorState`), which is what it stores.
+First comes `Monitor`, then what it says (`Verdict`), then the sequential tests, then its state.
 """
 
 import math
@@ -57,8 +56,7 @@ WEIGHTS = {
 _BETS = {"miss": 3, "drift": 6}
 # A group column takes part if it has at most so many values.
 _MOST_GROUPS = 100
-# Quantile bins of Conf alone; or of Conf, and of Trust within each.
-_REGIONS = {1: 5, 2: 3}
+_REGIONS = {1: 5, 2: 3}  # quantile bins of Conf alone; or of Conf, and of Trust within each
 # Samples that may wait for their labels; of more, the oldest are left out.
 _MOST_PENDING = 10_000
 # Principal components that the distance of features is made of.
@@ -115,9 +113,8 @@ class Monitor:
     alpha : float
         Allowed miscoverage of the sets.
     reference : ModelOutputs, optional
-        The samples that the predictor was calibrated on, with which new samples are compared from
-        the first one on. Without, only scores of all samples together are compared with those of
-        the calibration, and everything else with the earlier new samples.
+        The samples that the predictor was calibrated on, with which new ones are compared. Without,
+        all but the scores of all samples together is compared with earlier new samples.
     false_alarm : float
         Probability of any alarm if nothing changes.
     level : float
@@ -132,8 +129,8 @@ class Monitor:
     allows for the rate of misses that the calibration samples explain (exact for
     `StandardConformal`, and for other methods to first order in 1 / n).
 
-    Late labels must come for a choice of samples that does not depend on how hard they are. After
-    an alarm, calibrate on recent samples and begin a new monitor.
+    Which samples get late labels must not depend on how hard they are. After an alarm, calibrate on
+    recent samples and begin a new monitor.
 
     Examples
     --------
@@ -244,7 +241,7 @@ class Monitor:
 
     @property
     def batches(self) -> list[str]:
-        """Names of the batches that were taken, in their order."""
+        """Names of the batches that were taken."""
         return list(self._state.batches)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -477,8 +474,6 @@ class Verdict(PlainData):
     ----------
     alarm : bool
         Whether any test has given an alarm. It stays until a new monitor is begun.
-    alpha, false_alarm, level : float
-        As in `Monitor`.
     samples, labelled, pending, dropped, batches : int
         Samples seen; with labels; waiting for their labels; given up because too many waited;
         batches taken.
@@ -544,8 +539,8 @@ class Verdict(PlainData):
             return ""
         row = self.parts[0]
         return (
-            f"Coverage so far is {_percent(row.coverage)} (interval {_percent(row.lower)} to "
-            f"{_percent(row.upper)}), where {_percent(1.0 - self.alpha)} was asked for."
+            f"Coverage so far is {row.coverage:.1%} (interval {row.lower:.1%} to {row.upper:.1%}), "
+            f"where {1.0 - self.alpha:.1%} was asked for."
         )
 
     def _sentence(self, test: TestRow) -> str:
@@ -564,12 +559,8 @@ class Verdict(PlainData):
         where = "of all samples" if test.kind == "all" else f"where {test.part}"
         return (
             f"Labels {where} agree less with the model than before (alarm at labelled sample "
-            f"{test.alarm_at:,} of {test.n:,}). Coverage there is {_percent(row.coverage)}."
+            f"{test.alarm_at:,} of {test.n:,}). Coverage there is {row.coverage:.1%}."
         )
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.1f}%"
 
 
 def _test_row(kind: str, part: str, evidence: "Evidence", needed: float) -> TestRow:
@@ -612,15 +603,7 @@ def _part_rows(state: "MonitorState") -> tuple[PartRow, ...]:
 @storable
 @dataclass
 class EmpiricalDistribution:
-    """All values of a stream so far: distinct ones in increasing order, and how often each came.
-
-    Examples
-    --------
-    >>> earlier = EmpiricalDistribution()
-    >>> earlier.add(np.array([1.0, 2.0, 2.0, 5.0]))
-    >>> earlier.p_values(np.array([4.0, 2.0]), draws=np.array([0.5, 0.5])).round(3).tolist()
-    [0.3, 0.583]
-    """
+    """All values of a stream so far: distinct ones in increasing order, and how often each came."""
 
     values: Floats = field(default_factory=lambda: np.empty(0))
     counts: Codes = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -739,12 +722,6 @@ def share_intervals(hits: Floats, count: Floats, level: float) -> tuple[Floats, 
 
     The probabilities p at which the likelihood of a mixture over all probabilities is less than
     1 / (1 - level) times that of p (Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon 2021).
-
-    Examples
-    --------
-    >>> low, high = share_intervals(np.array([900.0]), np.array([1000.0]), level=0.95)
-    >>> round(float(low[0]), 3), round(float(high[0]), 3)
-    (0.862, 0.931)
     """
     misses = count - hits
     mixture = special.betaln(hits + _PRIOR, misses + _PRIOR) - special.betaln(_PRIOR, _PRIOR)

@@ -319,16 +319,7 @@ def _percent(share: float) -> str:
 @final
 @dataclass(frozen=True)
 class CoverageLaw:
-    """How coverage at `alpha` varies from one calibration set to the next.
-
-    Examples
-    --------
-    >>> law = CoverageLaw(0.1)
-    >>> law.needed(within=0.02, probability=0.95)
-    854
-    >>> [round(end, 3) for end in law.interval(500, probability=0.95)]
-    [0.873, 0.925]
-    """
+    """How coverage at `alpha` varies from one calibration set to the next."""
 
     alpha: float
 

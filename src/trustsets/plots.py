@@ -1,8 +1,7 @@
 """Charts of evaluations: their data, their style, and matplotlib figures.
 
-Chart data are plain arrays that the report, the explorer and the paper's pages share. `style`
-chooses light or dark colours and the size of text; nothing else in the package sets colours.
-Readers who see few differences between red and green can tell the colours apart.
+The report, the explorer and the paper's pages share the data. Nothing else in the package sets
+colours, which readers who see few differences between red and green can tell apart.
 """
 
 import math
@@ -224,9 +223,9 @@ def _channels(colour: str) -> list[int]:
 
 
 def shade(coverage: float, target: float) -> str:
-    """Colours of a cell and its text on light and dark pages, as the value of a style attribute.
+    """Colours of a cell on light and dark pages, deeper the further a coverage is from the target.
 
-    That of the page at the target, deeper the further a coverage is away.
+    They are the value of a style attribute.
     """
     below = coverage < target
     end = deepest_coverage(target) if below else 1.0
@@ -256,7 +255,7 @@ class HeatmapData:
     """Coverage on a grid: rows are the second axis from low to high, columns the first.
 
     It is the mean over seeds, NaN in empty bins. `few` says which bins hold few samples in every
-    seed. `ends` are the edges between columns; empty where columns do not share them.
+    seed.
     """
 
     coverage: Floats
@@ -265,7 +264,6 @@ class HeatmapData:
     rows: tuple[str, ...]
     axes: tuple[str, str]
     target: float
-    ends: tuple[str, ...] = ()
 
 
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
@@ -292,7 +290,6 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
             f"{first.axes[1]}, quantile by {first.axes[0]}" if nested else first.axes[1],
         ),
         target=1.0 - evaluations[0].alpha,
-        ends=_column_ends(first),
     )
 
 
@@ -328,17 +325,6 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
         "" if np.isnan(first) else range_label(first, last, whole)
         for first, last in zip(low.tolist(), high.tolist(), strict=True)
     )
-
-
-def _column_ends(table: BinTable) -> tuple[str, ...]:
-    """Edges between neighbouring columns, where all columns are there and share them."""
-    edges = [table.edges[table.index[:, 0] == column, 0] for column in range(table.shape[0])]
-    if table.axes[0] in WHOLE_AXES or not all(column.size for column in edges):
-        return ()
-    low, high = np.array([column[0] for column in edges]).T
-    if not np.allclose(low[1:], high[:-1]):
-        return ()
-    return tuple(two_digits(value) for value in (*low.tolist(), float(high[-1])))
 
 
 def range_label(low: float, high: float, whole: bool) -> str:
@@ -410,13 +396,7 @@ def division_title(name: str) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """A finite number with so many digits, halves rounded away from zero as in the page's script.
-
-    Examples
-    --------
-    >>> fixed(81.25, 1), f"{81.25:.1f}"
-    ('81.3', '81.2')
-    """
+    """A finite number with so many digits, halves rounded away from zero as in JavaScript."""
     return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
 
 
@@ -486,10 +466,7 @@ def coverage_heatmap(
             look = {"color": theme_colour("quiet"), "bbox": box}
         ax.text(column, row, two_digits(value), ha="center", va="center", fontsize=font, **look)
     ax.patch.set(facecolor=theme_colour("page"), edgecolor=theme_colour("rule"), hatch="////")
-    if data.ends:
-        ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends)
-    else:
-        ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right")
+    ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right")
     ax.set_yticks(range(len(data.rows)), data.rows)
     ax.set(xlabel=data.axes[0], ylabel=data.axes[1])
     ax = tidy(ax)
@@ -548,7 +525,7 @@ def coverage_by_group(
     for i, (name, item) in enumerate(methods.items()):
         data = _table(item, table)
         bins = [j for j, label in enumerate(data.labels) if label in height]
-        offset = 0.6 / len(methods) * _offset(i, len(methods))
+        offset = 0.6 / len(methods) * (i - (len(methods) - 1) / 2.0)
         y = [height[data.labels[j]] + offset for j in bins]
         bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, bins]
         look = method_style(i) | {"ls": "none"}
@@ -561,11 +538,6 @@ def coverage_by_group(
     if len(methods) > 1:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(methods))
     return tidy(ax)
-
-
-def _offset(i: int, n: int) -> float:
-    """Position of the i-th of n marks around their middle, in steps."""
-    return i - (n - 1) / 2.0
 
 
 def _new_axes(size: tuple[float, float]) -> "Axes":

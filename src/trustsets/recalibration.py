@@ -42,9 +42,8 @@ _INVERSE_TEMPERATURES = (0.01, 100.0)
 class TemperatureScaling(Estimator):
     """Divide the logits by T, with T the maximum-likelihood value on given data.
 
-    In b = 1/T the mean negative log-likelihood is convex, and its minimum is found to full
-    precision. If every label has the largest logit of its row there is none: the temperature stays
-    1, with a warning.
+    If every label has the largest logit of its row there is no maximum: the temperature stays 1,
+    with a warning.
 
     Attributes
     ----------

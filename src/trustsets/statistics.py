@@ -35,8 +35,7 @@ class Statistic(ABC):
     Parameters
     ----------
     transform : {"raw", "log", "rank"}
-        The number itself; its logarithm; or its rank among the samples that it is fitted on,
-        between 0 and 1. The last two have no heavy tail.
+        The number itself; its logarithm; or its rank among the fitted samples, between 0 and 1.
     """
 
     transform: Transform = "raw"

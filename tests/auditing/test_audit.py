@@ -22,7 +22,6 @@ from trustsets import (
 )
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.metrics import FrequencyBins, binomial_interval
-from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence
 
 FEW = {"metrics": ("class", "groups"), "n_bootstrap": 20}
@@ -84,18 +83,6 @@ def test_trust_and_tuning_samples_of_the_calibration_are_used():
     assert result.n == result.n_calibration == 60
     assert result.rows.tolist() == tuned.calibration_rows_.tolist()
     assert np.array_equal(tuned.calibration_.trust, trust[:60])
-
-
-def test_sets_that_were_made_before_are_not_made_again(monkeypatch):
-    predictor = StandardConformal().calibrate(simulated())
-    sets = predictor.leave_one_out(0.2)
-    wanted = audit(predictor, 0.2, **FEW)
-
-    def refuse(*_, **__):
-        raise AssertionError("made again")
-
-    monkeypatch.setattr(Predictor, "leave_one_out", refuse)
-    assert audit(predictor, 0.2, sets=sets, **FEW).to_json() == wanted.to_json()
 
 
 def test_class_frequencies_are_those_of_the_calibration():

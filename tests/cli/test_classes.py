@@ -23,16 +23,3 @@ def test_a_guessed_order_of_the_columns_is_doubted(run, tmp_path, monkeypatch):
     done = run("calibrate", "named.npz", "--method", "standard", "-o", "m.trustsets")
     assert done.code == 0 and "Warning" not in done.err
     assert "in order: 'eel', 'ant' and 'dog'." in done.err
-
-
-def test_classes_far_below_point_to_the_method_for_each_class(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    labels = (rng.random(8000) < 1 / 100).astype(int)
-    x = rng.normal(size=8000) + 1.5 * labels
-    logits = np.column_stack([np.zeros(8000), 1.5 * x - 1.125 - np.log(100)])
-    np.savez("calibration.npz", logits=logits, labels=labels)
-    for method in ("standard", "class"):
-        made = run("calibrate", "calibration.npz", "--method", method, "-o", f"{method}.trustsets")
-        assert made.code == 0
-        assert ('MondrianConformal(by="class")' in made.err) == (method == "standard")

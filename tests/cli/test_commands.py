@@ -1,25 +1,21 @@
 """Every command does what the library does, with the words of Python."""
 
 import csv
-import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from outputs_files import CLASSES
 
 import trustsets
 from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
-from trustsets.cli import expanded, option
 from trustsets.files import OutputsFile, open_outputs
 from trustsets.metrics import FrequencyBins
 from trustsets.recipes import METHODS, SCORES, make_predictor
@@ -414,25 +410,3 @@ def test_verify_tells_valid_from_not_valid_from_no_certificate(run, folder):
     for name in ("new.npz", "missing.json", "standard.trustsets", "deep.json"):
         done = run("verify", name)
         assert done.code == 2 and len(done.err.splitlines()) == 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    path: Annotated[str, typer.Argument()]
-    count: Annotated[int, option("N", "How many.", min=1)] = 3
-
-
-def test_a_dataclass_stands_for_its_fields():
-    seen = []
-
-    def command(name: Annotated[str, option("NAME", "Who.")] = "me", *, group: Group) -> None:
-        seen.append((name, group))
-
-    app = typer.Typer()
-    app.command()(expanded(command))
-    for words in (["file"], ["other", "--count", "5", "--name", "you", "--json", "--quiet"]):
-        app(words, standalone_mode=False)
-    assert seen == [("me", Group("file")), ("you", Group("other", 5))]
-    for words in ([], ["file", "--count", "0"], ["file", "--wrong"]):
-        with pytest.raises(Exception, match=r"path|PATH|greater|wrong"):
-            app(words, standalone_mode=False)

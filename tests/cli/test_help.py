@@ -54,23 +54,6 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_completion_script_is_there():
-    done = subprocess.run(
-        [sys.executable, "-c", "from trustsets.cli import main; main()"],
-        env={"_TRUSTSETS_COMPLETE": "source_bash", "PATH": ""} | _path(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "complete" in done.stdout and "trustsets" in done.stdout
-
-
-def _path():
-    import os
-
-    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-
-
 def test_wrong_usage_is_exit_code_2(run):
     for words in (["predict"], ["nonsense"], "predict a b -o c --alpha many".split()):
         assert run(*words).code == 2

@@ -255,18 +255,6 @@ def test_odd_class_names_come_back(suffix, tmp_path):
             predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
 
 
-def test_many_classes_are_written_and_read(tmp_path):
-    """Cells of more than 131,072 characters were written, and then refused."""
-    rng, names = np.random.default_rng(0), np.array([f"{'class' * 40} {i}" for i in range(900)])
-    logits = rng.normal(size=(40, 900))
-    outputs = ModelOutputs(logits=logits, labels=names[rng.integers(900, size=40)], classes=names)
-    StandardConformal().calibrate(outputs).save(tmp_path / "m.trustsets")
-    np.savez(tmp_path / "new.npz", logits=logits)
-    predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", tmp_path / "s.csv", alpha=0.01)
-    rows = read_back(tmp_path / "s.csv")
-    assert len(rows) == 40 and all(sorted(row["set"]) == sorted(names) for row in rows)
-
-
 def test_infinite_thresholds_and_sizes_of_their_own(model, tmp_path):
     np.savez(tmp_path / "new.npz", **NEW)
     predict_file(model, tmp_path / "new.npz", tmp_path / "s.jsonl", alpha=1e-4)

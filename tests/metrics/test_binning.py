@@ -87,18 +87,6 @@ def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     assert RankBins(counts=(5, 3), ties=ties).fit(seen).cuts[1].shape == (5, 2)
 
 
-@pytest.mark.parametrize(
-    "partition", [RankBins(), RankBins(ties="quantiles"), FrequencyBins(), Bins()]
-)
-def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
-    outputs = make_outputs(n=400)
-    shuffled = np.random.default_rng(0).permutation(400)
-    straight = bin_samples(partition, outputs.with_trust(trust))
-    mixed = bin_samples(partition, outputs.take(shuffled).with_trust(trust))
-    assert mixed.cells.tolist() == straight.cells[shuffled].tolist()
-    assert mixed.labels == straight.labels
-
-
 def test_grid_ends_enclose_their_samples(make_outputs, trust):
     outputs = make_outputs(n=300)
     seen = outputs.with_trust(trust)

@@ -10,6 +10,7 @@ from trustsets._arrays import (
     column,
     floating_matrix,
     group_column,
+    ranks_of,
     read_only,
     texts_of,
     to_numpy,
@@ -112,3 +113,13 @@ def test_texts_are_those_of_the_values(values):
 def test_numpy_arrays_are_not_copied():
     given = np.arange(3)
     assert to_numpy(given, "x") is given
+
+
+@pytest.mark.parametrize("n_values", [2, 5, 1000])
+def test_ranks_are_positions_in_a_stable_sort(n_values):
+    """Rows of few different values (many ties) up to none."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.integers(0, n_values, size=(300, 7)).astype(float)
+    codes, order = rng.integers(0, 7, 300), np.argsort(-probabilities, axis=1, kind="stable")
+    expected = [list(row).index(code) for row, code in zip(order, codes, strict=True)]
+    assert ranks_of(probabilities, codes).tolist() == expected

@@ -22,19 +22,6 @@ def test_draws_are_uniform(seed, stream):
     assert stats.kstest(draws, "uniform").pvalue > 1e-4
 
 
-def test_neighbouring_rows_seeds_and_streams_are_independent():
-    rows = np.arange(20_000)
-    base = row_uniforms(0, Stream.PREDICTION_SCORE, rows)
-    others = [
-        base[1:],
-        row_uniforms(1, Stream.PREDICTION_SCORE, rows),
-        row_uniforms(0, Stream.CALIBRATION_SCORE, rows),
-    ]
-    for other in others:
-        correlation = np.corrcoef(base[: other.size], other)[0, 1]
-        assert abs(correlation) < 5 / np.sqrt(rows.size)
-
-
 def test_keys_of_content_depend_on_the_row_alone():
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=(500, 7)).astype(np.float32)

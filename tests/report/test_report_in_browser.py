@@ -9,7 +9,6 @@ import pytest
 from report_cases import CLASSES, cell, rounded
 
 from trustsets.metrics import Evaluation
-from trustsets.plots import shade
 from trustsets.report import write_report
 from trustsets.report.content import too_few
 
@@ -248,17 +247,6 @@ def test_dark_follows_the_system_and_the_button_and_never_prints(browser, page):
     assert luminance(browser) < 60
     browser.click("#theme")
     assert luminance(browser) > 200
-
-
-def test_dark_pages_have_cells_of_their_own_colours(browser, page, case):
-    table = case.results["planted"].tables["conf_trust"]
-    for scheme in ("light", "dark"):
-        browser.open(page, prefers_color_scheme=scheme)
-        for i in np.flatnonzero(~too_few(table, 0.9)).tolist():
-            of = f"document.querySelector({json.dumps(cell('planted', i))})"
-            colour = f"getComputedStyle({of}).backgroundColor.match(/\\d+/g).map(Number)"
-            code = shade(float(table.coverage[i]), 0.9).split(f"--{scheme}:")[1]
-            assert browser.evaluate(colour) == [int(code[j : j + 2], 16) for j in (1, 3, 5)]
 
 
 def test_the_table_of_methods_is_a_list_on_a_phone(browser):

@@ -5,12 +5,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from report_cases import render_report, sets_that_cover
+from report_cases import sets_that_cover
 
 from trustsets import (
-    Bins,
     ConditionalConformal,
-    Confidence,
     Groups,
     Intercept,
     ModelOutputs,
@@ -241,17 +239,6 @@ def test_without_calibration_sizes_nothing_is_said_about_the_guarantee():
     assert "by construction" in left and "p =" not in left
 
 
-def test_bins_without_names_are_described():
-    rng = np.random.default_rng(0)
-    outputs = ModelOutputs(logits=rng.normal(size=(3000, 3)) * 2, labels=np.zeros(3000, dtype=int))
-    hits = rng.random(3000) < np.where(outputs.confidence < 0.7, 0.6, 0.98)
-    own = {"own": Bins(Confidence(), counts=3)}
-    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[], bins=own)
-    assert "in 1 of 3 bins of own (Conf " in said({"m": result}, {"m": calibrated(3000)})[2]
-    nothing = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[])
-    assert said({"m": nothing})[2] == "No classes, groups or other bins were measured."
-
-
 def test_bins_that_no_method_can_cover_are_not_judged(case):
     result = evaluate(case.sets["planted"], case.outputs, n_bootstrap=1)
     assert {"conf_rank", "size_strata"} <= set(result.tables)
@@ -339,18 +326,3 @@ def test_a_guarantee_that_fails_is_not_cured_by_itself():
     predictor = MondrianConformal(by=Groups("site")).calibrate(outputs)
     text = said({"m": measured([1000, 1000], [980, 780])}, {"m": predictor})[3]
     assert "do not look exchangeable" in text and "Groups(" not in text
-
-
-def test_names_are_written_as_they_are_and_escaped():
-    codes = np.repeat([0, 1], [1000, 400])
-    names = np.array(["Conf x", "<b>Trust</b> fund"])[codes]
-    hits = np.arange(1400) % 1000 < np.where(codes == 0, 905, 300)
-    outputs = ModelOutputs(logits=np.zeros((1400, 2)), labels=names)
-    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=["class"])
-    assert "Trust</b> fund”, 75.0% of 400 samples" in said({"m": result})[2]
-    text = render_report(result, details={"Options": '{"seed": 0}'})
-    body = text[text.index("<main>") :]
-    assert body.index("Marginal coverage") < body.index("<table")
-    assert "<b>Trust" not in text and "&lt;b&gt;Trust" in body
-    # Options come last.
-    assert body.index("seed&#34;: 0") > body.index('id="reading"')

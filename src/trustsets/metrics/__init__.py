@@ -1,8 +1,7 @@
 """Metrics of prediction sets, each with an interval and a noise floor.
 
-`evaluate` measures one method, and `compare` puts several side by side, also at equal mean size.
-`METRICS` lists every metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests
-whether a guarantee agrees with the test samples.
+`evaluate` measures one method, `compare` puts several side by side, and `check_guarantee` tests
+whether a guarantee agrees with the test samples. `METRICS` lists every metric.
 """
 
 from trustsets._plain import PlainData, to_plain

@@ -1,7 +1,4 @@
-"""Bins of test samples, and the table of coverage in each bin.
-
-`RankBins` and `FrequencyBins` need the label, so they are for evaluation only.
-"""
+"""Bins of test samples, some of which need the label, and the table of coverage in each bin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -97,15 +94,11 @@ class BinTable(Binned):
     p_value, holm : arrays of shape (B,)
         Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and with Holm's
         correction for the number of bins.
-    gap, shortfall, excess : Estimate
-        CovGap in percent, and its two halves.
-    rms : Estimate
-        Root mean square gap of the true coverages, an estimate without the noise of the bins.
-    worst : Estimate
+    gap, shortfall, excess, rms : Estimate
+        CovGap in percent, its two halves, and the root mean square gap without noise.
+    worst, macro : Estimate
         Lowest coverage of any bin, with an interval corrected for the choice among B bins
-        (Bonferroni).
-    macro : Estimate
-        Mean of the coverages of the bins.
+        (Bonferroni); mean of the coverages of the bins.
     flavour : str, optional
         Package that the outputs came in as a frame; not kept in JSON.
     """
@@ -357,14 +350,6 @@ class RankBins(Partition):
         ``"quantiles"`` (the authors' code) leaves equal ranks together.
     edges : sequence of float, optional
         Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
-
-    Examples
-    --------
-    >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (8, 1))
-    >>> labels = [0, 0, 0, 0, 1, 1, 2, 3]
-    >>> outputs = ModelOutputs(probabilities=probabilities, labels=labels)
-    >>> np.bincount(RankBins(counts=(1, 4)).fit(outputs).cells(outputs)).tolist()
-    [2, 2, 2, 2]
     """
 
     counts: tuple[int, int] = (10, 4)
@@ -425,13 +410,6 @@ class FrequencyBins(Partition):
         are counted.
     counts : tuple of two int
         Number of bins of Conf, and the largest number of ranges of frequency.
-
-    Examples
-    --------
-    >>> outputs = ModelOutputs(logits=np.eye(3)[[0, 0, 0, 1, 2]], labels=[0, 0, 0, 1, 2])
-    >>> bins = FrequencyBins(class_counts=(80, 15, 5), counts=(1, 3))
-    >>> bins.fit(outputs).cells(outputs).tolist()
-    [2, 2, 2, 1, 0]
     """
 
     class_counts: Sequence[int] | Ints | None = None
@@ -499,10 +477,9 @@ def _divided(
     return FittedBins(of, (*outer.cuts, cuts))
 
 
-def _above(edges: Floats) -> Floats:
+def _above(edges: Any) -> Floats:
     """Cuts just above edges, so that an integer rank equal to an edge is below the cut."""
-    cuts: Floats = np.floor(edges) + 0.5
-    return cuts
+    return np.asarray(np.floor(edges) + 0.5)
 
 
 def quantile_cuts(ranks: Ints, count: int) -> Floats:

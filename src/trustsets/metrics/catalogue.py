@@ -32,7 +32,6 @@ class Metric:
         Its bins, which users may replace by others under the same name.
     divide : callable, optional
         Instead: a function of outputs and set sizes that returns bins by the names of their tables.
-        A metric with neither, Trust and Rank, is ``Evaluation.correlation``.
     needs : str
         What the outputs must have: ``"trust"`` or ``"groups"``.
     is_goal : bool
@@ -105,13 +104,7 @@ NUMBERS = {
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Table (empty if none) and part of a name in ``Evaluation.metrics``.
-
-    Examples
-    --------
-    >>> split_name("class.gap"), split_name("size"), split_name("group:v1.2.gap")
-    (('class', 'gap'), ('', 'size'), ('group:v1.2', 'gap'))
-    """
+    """Table (empty if none) and part of a name in ``Evaluation.metrics``."""
     table, _, part = name.rpartition(".")
     return table, part
 

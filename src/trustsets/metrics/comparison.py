@@ -156,9 +156,8 @@ def compare(
         Add rows at equal mean size, which needs predictors: the name of the reference method, or
         True for the last one. See `sets_of_size`.
     columns : sequence of str, optional
-        Metrics to show, by their names in ``Evaluation.metrics``. Default: the main ones that
-        every evaluation has; of predictors also alpha and the excess risk
-        (`trustsets.auditing.excess_risk`).
+        Names in ``Evaluation.metrics``. Default: the main ones that every evaluation has; of
+        predictors also alpha and the excess risk.
     n_bootstrap : int
         Resamples of seeds and of samples within each, behind the intervals of gaps.
 

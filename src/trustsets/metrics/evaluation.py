@@ -130,10 +130,9 @@ class Evaluation(PlainData):
         ``group:NAME``, ``size_strata``, and those asked for.
     correlation : Correlation, optional
         Of Trust and Rank, where Trust is known.
-    n_calibration : int, optional
-        Calibration samples, where a predictor was evaluated.
-    left_out : bool
-        Whether these are calibration samples, each left out once (`trustsets.audit`).
+    n_calibration, left_out : int or None, bool
+        Calibration samples, where a predictor was evaluated; whether these are the calibration
+        samples, each left out once (`trustsets.audit`).
     more : dict of str to Estimate
         Numbers of other measurements, by name, such as ``excess_risk.under``.
     covered, set_sizes, rows : arrays of shape (n,), or None

@@ -107,13 +107,7 @@ def mean_absolute_deviation(count: Any, probability: float) -> Floats:
 
 
 def expected_gap(count: Ints, alpha: float, divisor: int | None = None) -> float:
-    """Noise floor of CovGap in percent, for bins of these sizes; half of it for each half.
-
-    Examples
-    --------
-    >>> round(expected_gap(np.full(40, 250), alpha=0.1), 3)
-    1.509
-    """
+    """Noise floor of CovGap in percent, for bins of these sizes; half of it for each half."""
     sizes, repeats = np.unique(count[count > 0], return_counts=True)
     total = float(mean_absolute_deviation(sizes, 1.0 - alpha) @ repeats)
     return PERCENT * total / (divisor or max(int(repeats.sum()), 1))
@@ -126,13 +120,6 @@ def rms_gap(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
     on average, not 10. The square of a gap can be estimated without bias: k covered samples of n
     give ``(k/n - (1 - alpha))^2 - k (n - k) / (n^2 (n - 1))``. The value is the root of the mean
     over bins with two samples or more, 0 where that is negative.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> bins = np.full(4000, 20)
-    >>> 9.5 < rms_gap(bins, rng.binomial(bins, 0.8), alpha=0.1, level=0.95).value < 10.5
-    True
     """
     n, k = (values[count > 1].astype(np.float64) for values in (count, covered))
     if not n.size:
@@ -169,20 +156,15 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
     The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
     one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``.
     """
-    variance = _smoothed(count, covered) * (1.0 - _smoothed(count, covered)) / count
-    return _mean_over_bins(covered / count, variance, level, 1.0 - alpha)
+    share = _smoothed(count, covered)
+    mean, variance = float(np.mean(covered / count)), float(np.sum(share * (1.0 - share) / count))
+    half = float(stats.norm.ppf(0.5 + level / 2.0)) * math.sqrt(variance) / count.size
+    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0), 1.0 - alpha)
 
 
 def _smoothed(count: Any, covered: Any) -> Floats:
     """Coverage of each bin by Laplace's rule, which is never 0 or 1."""
     return np.asarray((covered + 1.0) / (count + 2.0))
-
-
-def _mean_over_bins(values: Any, variances: Floats, level: float, floor: float) -> Estimate:
-    """Mean of independent shares of known variance, with its normal interval."""
-    mean = float(values.mean())
-    half = float(stats.norm.ppf(0.5 + level / 2.0) * np.sqrt(variances.sum()) / values.size)
-    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0), floor)
 
 
 def under_coverage(covered: Any, count: Any, alpha: float) -> Floats:

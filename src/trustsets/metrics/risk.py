@@ -112,8 +112,7 @@ def excess_risk(
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
         What the classifier sees, among the names in `find_regions`. Default: all that the data
-        allow but the predicted and the true class; with the true class, class-conditional
-        coverage is measured too.
+        allow but the predicted and the true class.
     n_permutations : int
         Permuted outcomes behind the noise floor and the p-value; 0 for neither.
     level, seed

@@ -113,12 +113,9 @@ def write_report(
     --------
     >>> import tempfile
     >>> from trustsets import StandardConformal, evaluate
-    >>> rng = np.random.default_rng(0)
-    >>> logits = 2.0 * rng.normal(size=(1000, 4))
-    >>> labels = (logits + rng.gumbel(size=(1000, 4))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = StandardConformal().calibrate(calibration)
-    >>> evaluation = evaluate(predictor.predict_set(test), test)
+    >>> outputs = ModelOutputs(logits=np.eye(4)[np.arange(400) % 4], labels=np.arange(400) % 4)
+    >>> predictor = StandardConformal().calibrate(outputs.take(slice(200)))
+    >>> evaluation = evaluate(predictor, outputs.take(slice(200, 400)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = write_report(Path(folder) / "report.html", evaluation, predictors=predictor)
     ...     page.read_text(encoding="utf-8")[:15]

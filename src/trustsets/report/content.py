@@ -44,10 +44,8 @@ _AVERAGES = ("coverage", "size", "size_median", "empty", "full")
 # Rough number of steps of an axis, and the slack for the rounding of quotients.
 _STEPS = 5
 _SLACK = 1e-9
-# Of larger sets, the page writes out this many classes and gives the size.
-MOST_CLASSES = 12
-# A cell lists no more samples.
-MOST_SAMPLES = 20
+# Classes of a set that the page writes out, and samples that it lists in a cell.
+MOST_CLASSES, MOST_SAMPLES = 12, 20
 
 # ---- Heatmaps -------------------------------------------------------------------------------
 
@@ -347,7 +345,7 @@ def _bin_cells(table: BinTable, evaluation: Evaluation) -> list[list[BinCell]]:
 
 @dataclass(frozen=True)
 class GapMark:
-    """CovGap of one method: positions along the axis in percent of its length, and in words."""
+    """CovGap of one method: positions along the axis in percent, and in words."""
 
     method: str
     slot: int
@@ -434,11 +432,7 @@ def ticks(top: float) -> list[float]:
 
 
 def worst_first(evaluation: Evaluation, label_probability: Floats) -> NDArray[np.int64]:
-    """Order of the samples, the worst first, shape (n,).
-
-    Missed samples come first, in increasing order of their label's probability, of shape (n,).
-    Covered samples follow, those with the largest sets first.
-    """
+    """Order of the samples: the missed by their label's probability, then the largest sets."""
     assert evaluation.covered is not None  # checked: made by evaluate
     assert evaluation.set_sizes is not None
     largest = np.where(evaluation.covered, -evaluation.set_sizes, 0)
@@ -453,9 +447,8 @@ def list_samples(
 ) -> dict[str, Any]:
     """Worst samples of each bin of the named tables, for every method.
 
-    ``classes``: all names; ``rows``: sample -> [row, label code, Conf, Trust]; ``methods``: name ->
-    ``bins`` (table -> samples of each bin) and ``sets`` (sample -> [covered, size, likeliest codes
-    of the set]).
+    ``rows`` are [row, label code, Conf, Trust] by sample, ``bins`` samples of each bin by table,
+    ``sets`` [covered, size, likeliest codes of the set] by sample.
     """
     codes = outputs.require_labels("the list of samples")
     likely = np.empty(len(outputs))

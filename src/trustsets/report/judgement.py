@@ -8,7 +8,7 @@ what this one predictor covers, whatever the reason, is said by the interval of 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,21 +44,18 @@ _MOSTLY = 0.5
 # Tables of one method that are described in words; all are on the page.
 _MOST_TABLES = 4
 
-Outcome = Literal["below", "consistent", "above", "untested"]
-
 
 @dataclass(frozen=True)
 class Judgement:
     """What was found of one method.
 
-    `outcome` is that of marginal coverage against the target, with its `p_value`: untested without
-    a predictor, whose calibration samples are not known, and for leave-one-out coverage. `low` has
-    the bins of each table that are below the target, after Holm's correction over all tables,
-    `marked` counts those below by the variability of the test samples alone, and `guarantees` names
-    tables in each of whose bins the method guarantees coverage.
+    `outcome` is that of marginal coverage, untested without a predictor and for leave-one-out
+    coverage. `low` has the bins of each table that are below the target, after Holm's correction
+    over all tables; `marked` counts those below by the variability of the test samples alone;
+    `guarantees` names tables in each of whose bins the method guarantees coverage.
     """
 
-    outcome: Outcome
+    outcome: str  # below, consistent, above or untested
     p_value: float
     low: dict[str, NDArray[np.bool_]]
     marked: int
@@ -78,10 +75,8 @@ def verdict(
 ) -> list[tuple[str, list[str]]]:
     """Judge marginal and conditional coverage of methods by name: headings and their sentences.
 
-    A method whose coverage is 1 - alpha everywhere is called below the target, marginally or in
-    any bin, with probability 1 - level at most. The predictors know how many calibration samples
-    there were; without them nothing is said about marginal coverage but its interval. Arguments are
-    those of `write_report`.
+    Arguments are those of `write_report`. A method whose coverage is 1 - alpha everywhere is called
+    below the target, marginally or in any bin, with probability 1 - level at most.
     """
     predictors = predictors or {}
     judgements = {m: judge(item, predictors.get(m)) for m, item in evaluations.items()}
@@ -99,9 +94,6 @@ def verdict(
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
     sections.append(("What to do", _advice(evaluations, judgements, comparison)))
     return sections
-
-
-# ---- Tests ----------------------------------------------------------------------------------
 
 
 def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgement:
@@ -126,7 +118,7 @@ def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgeme
     ends = np.cumsum([table.count.size for table in tables])[:-1]
     parts = np.split(adjusted <= significance, ends)
     return Judgement(
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
         p_value=p,
         low={table.name: part for table, part in zip(tables, parts, strict=False)},
         marked=sum(int(t.under_covered(1.0 - evaluation.level).sum()) for t in tables),
