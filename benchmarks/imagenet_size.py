@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from trust import spectrum
 
 from trustsets import ModelOutputs
-from trustsets_paper.pages import TIME_HEADER, time_rows, write_run
-from trustsets_paper.protocol import Experiment, Options, StageCache, parse_numbers
+from trustsets_paper.pages import write_run
+from trustsets_paper.protocol import Experiment, Options, parse_numbers
 from trustsets_paper.sources import Source
 
 Array = NDArray[Any]
@@ -93,13 +92,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     chosen = Options(
         seeds=tuple(range(1, options.seeds + 1)), degrees=degrees, device=options.device
     )
-    cache = StageCache(None)
     start = time.perf_counter()
-    found = Experiment(source, chosen, cache).run(say=console.print)
+    run = Experiment(source, chosen).run(say=console.print)
     with tempfile.TemporaryDirectory() as folder:
-        _, tables = write_run(found, folder, cache)
-    total = time.perf_counter() - start
-    _report(cache, total, tables, console)
+        _, tables = write_run(run, folder)
+    _report(time.perf_counter() - start, tables, console)
 
 
 def _warm_up(world: World, device: str) -> None:
@@ -109,15 +106,7 @@ def _warm_up(world: World, device: str) -> None:
     Experiment(source, quick).run()
 
 
-def _report(
-    cache: StageCache, total: float, tables: list[tuple[str, str]], console: Console
-) -> None:
-    table = Table(title="Time by stage")
-    for i, name in enumerate(TIME_HEADER):
-        table.add_column(name, justify="left" if i == 0 else "right")
-    for row in time_rows(cache):
-        table.add_row(*row)
-    console.print(table)
+def _report(total: float, tables: list[tuple[str, str]], console: Console) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(
         f"from outputs to tables {total:.0f} s; peak memory {peak:.1f} GiB, data included"

@@ -125,7 +125,6 @@ def test_bad_use_is_named(digits):
     for change, message in [
         ({"method": "magic"}, "method must be"),
         ({"features": "output"}, "features must be"),
-        ({"features": "pipeline"}, "needs a pipeline"),
         ({"method": "paper", "features": None}, "needs a trust score"),
         ({"calibration_fraction": 1.5}, "calibration_fraction must lie"),
     ]:

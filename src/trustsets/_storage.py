@@ -13,7 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -29,8 +28,6 @@ from trustsets._arrays import Array
 from trustsets.errors import InputError, StorageError
 
 StrPath = str | os.PathLike[str]
-# A path that leads here is a device, or an open file of some process.
-_DEVICES = ("/dev/", "/proc/")
 
 _log = logging.getLogger(__name__)
 
@@ -49,38 +46,22 @@ _REGISTRY: dict[str, type] = {}
 def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` when the block succeeds.
 
-    Links are followed, and an earlier file keeps its permissions. A device or a pipe is written
-    when the block succeeds.
+    Links are followed, and an earlier file keeps its permissions.
     """
-    target = Path(path)
-    to_stream = is_stream(target)
-    final = target if to_stream else Path(os.path.realpath(target))
-    folder = tempfile.gettempdir() if to_stream else final.parent
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{final.name}.", suffix=".part")
+    final = Path(os.path.realpath(path))
+    if final.exists() and not final.is_file():
+        raise InputError(f"{path}: this is a folder, a pipe or a device; give the name of a file.")
+    handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".part")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-            if to_stream:
-                with target.open("wb") as stream:
-                    shutil.copyfileobj(file, stream)
-        if not to_stream:
-            temporary.chmod(_mode(final))
-            temporary.replace(final)
+        temporary.chmod(_mode(final))
+        temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def is_stream(path: Path) -> bool:
-    """Whether a path leads to a device, a pipe or a socket."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-    return not plain or os.path.realpath(path).startswith(_DEVICES)
 
 
 def _mode(path: Path) -> int:

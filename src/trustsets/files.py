@@ -530,7 +530,7 @@ def check_output(
         raise InputError(f"{target}: this is a folder; give the name of a file.")
     for source in inputs:
         if source is not None and target.exists() and Path(source).exists():
-            if target.samefile(source) and not storage.is_stream(target):
+            if target.samefile(source):
                 raise InputError(
                     f"{target}: it is the input {source} itself, which would be lost; give the "
                     "result another name."

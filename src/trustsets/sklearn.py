@@ -55,7 +55,7 @@ from trustsets.trust import TrustScore
 
 __all__ = ["SetScorer", "TrustSetClassifier"]
 
-Features = Literal["auto", "input", "pipeline"] | Callable[[Any], Any] | None
+Features = Literal["auto", "input"] | Callable[[Any], Any] | None
 GroupColumns = dict[str, Array]
 Rows = NDArray[np.int64]
 
@@ -95,10 +95,10 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Names or numbers of columns of `X` to condition coverage on, which the classifier sees,
         too. Values that are no columns of `X` are passed as ``groups=`` to `fit`, `calibrate`
         and `predict_set` instead. Missing values are a group of their own.
-    features : {"auto", "input", "pipeline"}, callable or None
-        Where the trust score measures distances: the input, the output of a pipeline before its
-        last step, or ``features(X)``. ``"auto"`` takes the second where there is a pipeline, also
-        inside a search or another wrapper, and the first otherwise. Numbers are standardised, with
+    features : {"auto", "input"}, callable or None
+        Where the trust score measures distances: the input, or ``features(X)``. ``"auto"`` takes
+        the output of a pipeline before its last step where there is one, also inside a search or
+        another wrapper, and the input otherwise. Numbers are standardised, with
         medians and indicators for missing ones; other values become indicators; more than 1000
         sparse columns are reduced to 64 components. None does without a trust score.
     calibration_fraction : float
@@ -752,17 +752,12 @@ def _feature_source(features: Features, estimator: Any) -> tuple[Callable[[Any],
     """A function of X that gives raw features, and words for what they are."""
     if callable(features):
         return features, f"the function {getattr(features, '__name__', repr(features))} of X"
-    if not isinstance(features, str) or features not in ("auto", "input", "pipeline"):
+    if not isinstance(features, str) or features not in ("auto", "input"):
         raise InputError(
-            'features must be "auto", "input", "pipeline", a function of X, or None; '
+            'features must be "auto", "input", a function of X, or None; '
             f"got {features if isinstance(features, str) else type(features).__name__!r}."
         )
     encoded = [inner for inner in _inner_models(estimator) if inner.transformers]
-    if features == "pipeline" and not encoded:
-        raise InputError(
-            'features="pipeline" needs a pipeline of two steps or more; '
-            f'{type(estimator).__name__} holds none. features="input" takes X itself.'
-        )
     if features == "input" or not encoded:
         return _itself, "the columns of X"
     inner = encoded[0]

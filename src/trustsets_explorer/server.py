@@ -345,7 +345,7 @@ async def _act(shared: _Shared, request: Request) -> Response:
         return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
     except (TrustSetsError, ClientDisconnect) as error:
         return _refused(str(error), 400)
-    if action == "answer":
+    if action in ("first", "answer"):
         shared.idle.submit(_prepare, shared, query)
     return result if isinstance(result, Response) else JSONResponse(result)
 

@@ -11,7 +11,6 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.errors import InputError
 from trustsets.metrics import expected_gap
 from trustsets_paper import Array, Bools, Floats, Ints
 
@@ -29,23 +28,7 @@ _MOST_GROWTHS = 16_000
 @final
 @dataclass(frozen=True)
 class Balls:
-    """How to draw balls.
-
-    Parameters
-    ----------
-    n_radii : int
-        Radii are evenly spaced between the smallest distance of 10,000 random pairs and the 90th
-        percentile.
-    n_centres, n_trials : int
-        Balls per trial, and trials.
-    redraw : bool
-        Draw new centres for every radius, as the authors do; by default all radii share them.
-    min_neighbours : int
-        Samples that a ball must hold besides its centre.
-    radii : tuple of float, optional
-        Increasing; `typical_radii` of a whole dataset makes its splits comparable.
-    seed : int
-        The same seed and features give the same balls for all methods.
+    """How to draw balls; the same seed and features give the same balls for all methods.
 
     Examples
     --------
@@ -58,18 +41,19 @@ class Balls:
     """
 
     n_radii: int = 10
-    n_centres: int = 100
+    n_centres: int = 100  # balls per trial
     n_trials: int = 100
-    redraw: bool = False
-    min_neighbours: int = 10
-    radii: tuple[float, ...] | None = None
+    redraw: bool = False  # new centres for every radius, as the authors do
+    min_neighbours: int = 10  # samples that a ball must hold besides its centre
+    radii: tuple[float, ...] | None = None  # increasing; `typical_radii` by default
     seed: int = 0
 
     def typical_radii(self, features: Array) -> tuple[float, ...]:
-        """Radii that `around` uses on these features, which can be given to other samples too."""
+        """Radii from the smallest distance of random pairs to the 90th percentile.
+
+        Those of a whole dataset make its splits comparable.
+        """
         n, rng = features.shape[0], np.random.default_rng(self.seed)
-        if n < 2:
-            raise InputError("balls need at least two samples.")
         first = rng.integers(n, size=_PAIRS)
         second = (first + rng.integers(1, n, size=_PAIRS)) % n
         gaps = features[first].astype(np.float64) - features[second]

@@ -106,30 +106,12 @@ def _authors_quantile(scores: Floats, alpha: float) -> float:
 # --- RC3P
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _LabelRanks:
-    """0-based rank of the label of each calibration sample, shape (n,)."""
-
-    ranks: Ints
-
-    def take(self, index: Ints) -> Self:
-        return replace(self, ranks=self.ranks[index])
-
-    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
-        return replace(self, ranks=np.concatenate([self.ranks, _label_ranks(outputs)]))
-
-
 def _all_ranks(outputs: ModelOutputs) -> Ints:
     """0-based rank of every class of every sample, shape (m, K); ties to the first column."""
     order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(outputs.n_classes)[None, :], axis=1)
     return ranks
-
-
-def _label_ranks(outputs: ModelOutputs) -> Ints:
-    return _all_ranks(outputs)[np.arange(len(outputs)), outputs.require_labels("calibrate")]
 
 
 def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int, float]:
@@ -172,17 +154,17 @@ class RankCalibratedConformal(_Baseline):
             _rank_and_threshold(scores, ranks, alpha)
             for scores, ranks in zip(
                 _by_class(state.scores, state.codes, state.classes.size),
-                _by_class(state.fitted.ranks, state.codes, state.classes.size),
+                _by_class(state.fitted, state.codes, state.classes.size),
                 strict=True,
             )
         ]
         ranks, thresholds = zip(*rules, strict=True)
         return np.array(ranks, dtype=np.int64), np.array(thresholds)
 
-    def _fit(
-        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
-    ) -> _LabelRanks:
-        return _LabelRanks(_label_ranks(calibration))
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> Ints:
+        """0-based rank of the label of each calibration sample."""
+        codes = calibration.require_labels("calibrate")
+        return np.asarray(_all_ranks(calibration)[np.arange(len(codes)), codes])
 
     def _thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
@@ -259,10 +241,9 @@ class InterpolatedConformal(_Baseline):
         return class_thresholds(nested_thresholds(parts, alphas), len(outputs))
 
     def _guarantee(self) -> str:
-        text = "the sets contain the true class with probability at least 1 - "
-        if self.tau == 0.0:
-            return f"{text}alpha."
-        return f"{text}alpha within every class." if self.tau == 1.0 else f"{text}2 alpha."
+        share = "2 alpha" if 0.0 < self.tau < 1.0 else "alpha"
+        within = " within every class" if self.tau == 1.0 else ""
+        return f"the sets contain the true class with probability at least 1 - {share}{within}."
 
 
 # --- plug-in
@@ -279,9 +260,6 @@ class _Design:
 
     def take(self, index: Ints) -> Self:
         return replace(self, phi=self.phi[index])
-
-    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
-        return replace(self, phi=np.vstack([self.phi, self.basis.design(outputs)]))
 
 
 @final
@@ -320,13 +298,7 @@ class PluginConformal(_Baseline):
                 "PluginConformal needs basis functions of the sample alone; leave out those of the "
                 "label, or use ConditionalConformal."
             )
-        phi = basis.design(calibration)
-        if len(phi) < phi.shape[1]:
-            raise InputError(
-                f"{len(phi)} calibration samples cannot determine {phi.shape[1]} basis functions; "
-                "use a smaller basis or more samples."
-            )
-        return _Design(basis, phi, basis.penalty_rows(calibration))
+        return _Design(basis, basis.design(calibration), basis.penalty_rows(calibration))
 
     def _thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
@@ -394,23 +366,10 @@ class Atypicality(Statistic):
     centres: Floats = field(repr=False)
     log_scale: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.transform == "log":
-            raise InputError(
-                'transform="log" needs positive values, and Atypicality may be negative; '
-                'use "raw" or "rank".'
-            )
-
     @classmethod
     def from_training(cls, features: Any, labels: Any, *, transform: Transform = "raw") -> Self:
         """Fit the Gaussians."""
         matrix, classes = np.asarray(features), np.asarray(labels)
-        if matrix.ndim != 2 or classes.shape != (len(matrix),):
-            raise InputError(
-                "features must have shape (n, d), and labels (n,); got "
-                f"{matrix.shape} and {classes.shape}."
-            )
         names, width = np.unique(classes), matrix.shape[1]
         means, covariance = np.empty((names.size, width)), np.zeros((width, width))
         for i, name in enumerate(names):
@@ -439,11 +398,6 @@ class Atypicality(Statistic):
         features = outputs.features
         if features is None:
             raise InputError("Atypicality needs features; pass features= to ModelOutputs.")
-        if features.shape[1] != self.mean.size:
-            raise InputError(
-                f"features have dimension {features.shape[1]}, but Atypicality was fitted on "
-                f"{self.mean.size}. Pass features of the same layer of the same model."
-            )
         white = (features.astype(np.float64) - self.mean) @ self.whitening
         # The nearest centre by |z - c|^2 = |z|^2 - 2 z'c + |c|^2; the square is then computed
         # again, without the cancellation of this form.

@@ -13,62 +13,20 @@ from trustsets.cli import argument, console, expanded, option
 from trustsets.errors import InputError
 from trustsets_paper.authors import compare_trust as compare_released
 from trustsets_paper.authors import released_files
-from trustsets_paper.pages import (
-    TIME_HEADER,
-    time_rows,
-    write_overview,
-    write_run,
-)
+from trustsets_paper.pages import write_overview, write_run
 from trustsets_paper.protocol import (
     Experiment,
     Options,
     StageCache,
-    choose_bins,
     parse_edges,
     parse_numbers,
 )
-from trustsets_paper.sources import UNREADABLE, read_source
+from trustsets_paper.sources import PAPER_DATASETS, UNREADABLE, WorkOptions, read_source
 
 __all__ = ["paper"]
 
 paper = typer.Typer(name="paper")
-_MACHINE = "Machine"
-# Options of the commands on images that `WorkOptions` has under the same name.
-_SHARED = {"lists", "seed", "max_unreadable", "device", "workers"}
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """Options of the commands on images; the names are those of `WorkOptions`."""
-
-    images: Annotated[Path, option("DIR", "Folder of the images.")]
-    lists: Annotated[
-        Path | None, option("DIR", "Folder of the dataset's lists or tables. Default: nearby.")
-    ] = None
-    seed: Annotated[
-        int, option("N", "Seed of the training split of fitzpatrick17k and of training.", min=0)
-    ] = 0
-    image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
-        224
-    )
-    max_unreadable: Annotated[
-        int, option("N", "How many images may be missing or damaged before it is an error.", min=0)
-    ] = 100
-    device: Annotated[
-        str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.", panel=_MACHINE)
-    ] = "auto"
-    workers: Annotated[
-        int | None,
-        option("N", "Processes that decode images. Default: one per core.", min=0, panel=_MACHINE),
-    ] = None
-
-    def work(self, **more: Any) -> Any:
-        """How the work runs."""
-        from trustsets_paper.networks import WorkOptions
-
-        shared = {name: value for name, value in vars(self).items() if name in _SHARED}
-        progress = False if console.quiet else None
-        return WorkOptions(size=self.image_size, progress=progress, **shared, **more)
+Images = Annotated[Path, option("DIR", "Folder of the images.")]
 
 
 @paper.command()
@@ -79,16 +37,14 @@ def extract(
         argument("DATASET", "One of the paper's five datasets."),
     ],
     weights: Annotated[Path, option("FILE", "Checkpoint of the network.")],
-    options: ImageOptions,
+    images: Images,
+    options: WorkOptions,
     output: Annotated[
         Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
     ] = None,
     resize: Annotated[
         int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
     ] = None,
-    batch_size: Annotated[
-        int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
-    ] = 256,
 ) -> None:
     """Run a network of the paper over its images, and store features and logits.
 
@@ -102,18 +58,13 @@ def extract(
     from trustsets_paper.networks import extract_dataset
 
     folder = output or Path("extracted") / dataset
-    work = options.work(resize=resize, batch_size=batch_size)
-    parts = extract_dataset(dataset, options.images, weights, folder, options=work)
-    rows = [
-        [
-            part["part"],
-            f"{part['images']:,}",
-            f"{part['unreadable']:,}",
-            f"{part['accuracy']:.1%}",
-            f"{part['run'] / part['seconds']:,.0f}" if part["run"] else "done before",
-        ]
-        for part in parts
-    ]
+    shown: dict[str, Any] = {"options": options, "progress": console.progress}
+    parts = extract_dataset(dataset, images, weights, folder, resize=resize, **shown)
+    rows = []
+    for part in parts:
+        speed = f"{part['run'] / part['seconds']:,.0f}" if part["run"] else "done before"
+        counts = [f"{part[name]:,}" for name in ("images", "unreadable")]
+        rows.append([part["part"], *counts, f"{part['accuracy']:.1%}", speed])
     header = ["part", "images", "unreadable", "accuracy", "images/s"]
     _print_images({"output": str(folder), "parts": parts}, folder, dataset, header, rows)
 
@@ -126,14 +77,14 @@ def train(
         argument("DATASET", "Dataset whose network to train."),
     ],
     weights: Annotated[Path, option("FILE", "Checkpoint to start from, trained on ImageNet.")],
-    options: ImageOptions,
+    images: Images,
+    options: WorkOptions,
     output: Annotated[
         Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")
     ] = None,
     epochs: Annotated[
         int | None, option("N", "Default: 50 for fitzpatrick17k, 10 for places365.", min=1)
     ] = None,
-    batch_size: Annotated[int, option("N", "Images in one training step.", min=1)] = 256,
     learning_rate: Annotated[
         float | None, option("RATE", "Default: 0.001 for fitzpatrick17k, 0.01 for places365.")
     ] = None,
@@ -150,11 +101,10 @@ def train(
     from trustsets_paper.networks import train_dataset
 
     folder = output or Path("trained") / dataset
-    changes = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    changes = {"epochs": epochs, "learning_rate": learning_rate}
     chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    path, history = train_dataset(
-        dataset, options.images, weights, folder, options=options.work(), **chosen
-    )
+    chosen |= {"options": options, "progress": console.progress}
+    path, history = train_dataset(dataset, images, weights, folder, **chosen)
     rows = [
         [str(number), f"{epoch['loss']:.4f}", f"{epoch['accuracy']:.1%}"]
         for number, epoch in enumerate(history, 1)
@@ -166,18 +116,15 @@ def train(
 def _print_images(
     content: dict[str, Any], folder: Path, title: str, header: list[str], rows: list[list[str]]
 ) -> None:
-    """Print a table, the images that could not be read, and where the output is."""
-    from trustsets_paper.datasets import SHOWN
-
+    """Print a table, how many images could not be read, and where the output is."""
     if console.json:
         console.print_json(content)
         return
     console.print_table(header, rows, title=title)
     path = folder / UNREADABLE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if lines:
-        console.say(f"{len(lines):,} images could not be read; all are named in {path}:")
-        console.say(*("  " + line.replace("\t", "  ") for line in lines[:SHOWN]))
+    if path.exists():
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        console.say(f"{count:,} images could not be read; they are named in {path}.")
     console.say(f"Written to {content['output']}.")
 
 
@@ -213,20 +160,18 @@ class RunOptions:
         Literal["package", "authors"],
         option(None, "The same centres for all radii; or new ones, and the first seed alone."),
     ] = "package"
-    ablation: Annotated[bool, option(None, "Also condition on Conf alone and on Trust alone.")] = (
-        False
-    )
     device: Annotated[
         str, option("NAME", "Where trust is computed: cpu, cuda, or auto: a GPU if there is one.")
     ] = "auto"
 
     def parsed(self, dataset: str) -> Options:
-        """The same options with their texts read."""
+        """The same options with their texts read; automatic bins are those of printed numbers."""
+        bins = "code" if dataset in PAPER_DATASETS else "text"
         texts: dict[str, Any] = {
             "seeds": parse_numbers(self.seeds, "--seeds"),
             "scores": tuple(name.strip() for name in self.scores.split(",")),
             "degrees": parse_numbers(self.degrees, "--degrees"),
-            "bins": choose_bins(self.bins, dataset),
+            "bins": bins if self.bins == "auto" else self.bins,
             "rank_edges": parse_edges(self.rank_edges, "--rank-edges"),
         }
         return Options(**(vars(self) | texts))
@@ -278,8 +223,7 @@ def run(
     folder = output or Path("results") / dataset
     results_cache, chosen = StageCache(cache or folder / "cache"), options.parsed(dataset)
     files = [] if compare_trust is None else released_files(compare_trust, dataset)
-    with results_cache.timed("read"):
-        source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
+    source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
     experiment = Experiment(source, chosen, results_cache)
     with console.progress(dataset, experiment.n_cells) as advance:
         result = experiment.run(advance=lambda: advance(1), say=console.say)
@@ -289,7 +233,6 @@ def run(
     results, tables = write_run(
         result,
         folder,
-        results_cache,
         figures=figures,
         command=_command_line(),
         released=compare_released(files, trust, labels),
@@ -298,7 +241,6 @@ def run(
         console.print_json(results | {"output": str(folder)})
         return
     _print_tables(tables)
-    console.print_table(TIME_HEADER, time_rows(results_cache), title="Time by stage")
     console.say(f"Written to {folder}.")
 
 

@@ -38,8 +38,6 @@ __all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
 _FLOOR = "noise floor"
-# A legend is one row if its names have no more letters than this, and two columns otherwise.
-_ROW_OF_NAMES = 30
 # Curves over whole numbers are shifted by this much.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -48,15 +46,16 @@ _STEPS_PER_DOUBLING = 2
 _LARGEST_TRUST = 0.999
 
 _HATCHED = "; hatched where there are no samples"
+_EDGES = "; unless edges are asked for, rank 1 stands apart and other bins are nearly of one size"
 _BARS = (
     "; error bars describe the random choice of balls, as in the paper: the standard deviation "
     "over trials, divided by the root of their number"
 )
 _CAPTIONS = {
-    "figure1": f"Coverage of STANDARD by Conf and Rank, and by Conf and Trust{_HATCHED}",
+    "figure1": f"Coverage of STANDARD by Conf and Rank, and by Conf and Trust{_HATCHED}{_EDGES}",
     "figure2": f"CovGap over balls in feature space against their radius{_BARS}",
     "figure3": f"Coverage by confidence and trust{_HATCHED}",
-    "figure4": f"Coverage by confidence and rank{_HATCHED}",
+    "figure4": f"Coverage by confidence and rank{_HATCHED}{_EDGES}",
     "figure5": "CovGap over Conf x Trust and mean set size of CONDITIONAL against the degree",
     "figure6": "Trust against the logarithm of the rank of the true class",
     "figure7": f"CovGap over balls, principal components of the features included{_BARS}",
@@ -88,19 +87,8 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
             figure = make()
             if figure is not None:
                 _save(figure, folder / f"{name}.png")
-                captions[name] = _caption(name, runs)
+                captions[name] = _CAPTIONS[name]
     return captions
-
-
-def _caption(name: str, runs: Sequence[Run]) -> str:
-    text = _CAPTIONS[name]
-    by_hand = [run.options.edges_by_hand(run.source.name) for run in runs]
-    if name in ("figure1", "figure4") and not all(by_hand):
-        if runs[0].options.rank_edges == "quantiles":
-            text += "; rank bins are divided at the quartiles of the ranks, as in the authors' code"
-        else:
-            text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
-    return text
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -180,13 +168,10 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
 
 
 def _legend_below(ax: "Axes", figure: "Figure") -> None:
-    """Name the methods, then the noise floor, below all axes of a figure."""
-    # By default a legend lists lines, such as the noise floor, before error bars.
-    handles, labels = ax.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
-    columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-    entries = [handles[i] for i in order], [labels[i] for i in order]
-    figure.legend(*entries, loc="outside lower center", ncols=columns)
+    """Name the methods and the noise floor below all axes of a figure."""
+    entries = zip(*ax.get_legend_handles_labels(), strict=True)
+    handles, labels = zip(*sorted(entries, key=lambda entry: entry[1] == _FLOOR), strict=True)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
 
 
 def ball_curves(curves: Mapping[str, Sequence[BallCurve]], ax: "Axes") -> None:

@@ -8,12 +8,12 @@ image on (seed, epoch, position in the epoch), dropout on (seed, step).
 import json
 import math
 import os
-import shutil
 import struct
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -39,20 +39,15 @@ from trustsets_paper.sources import (
     TRAIN,
     UNREADABLE,
     Description,
+    WorkOptions,
     is_extracted,
     write_text,
 )
 
-__all__ = ["ARCHITECTURES", "RECIPES", "WorkOptions", "extract_dataset", "train_dataset"]
+__all__ = ["ARCHITECTURES", "RECIPES", "extract_dataset", "train_dataset"]
 
 # Declarations of operators end with the life of their library.
 _declared: list[Any] = []
-
-
-def _import_torchvision() -> tuple[Any, Any]:
-    from torchvision import models, transforms
-
-    return models, transforms
 
 
 def load_torchvision() -> tuple[Any, Any]:
@@ -62,23 +57,21 @@ def load_torchvision() -> tuple[Any, Any]:
     lacks two operators of object detection. They are declared here without an implementation.
     """
     try:
-        return _import_torchvision()
+        from torchvision import models, transforms
     except ModuleNotFoundError as error:
         raise InputError(
             f"images need torchvision and pillow ({error}); pip install 'trustsets[paper]'."
         ) from error
     except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
+        if "operator torchvision::" not in str(error) or _declared:
             raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define(schema)  # type: ignore[no-untyped-call]
-    _declared.append(library)
-    return _import_torchvision()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        _declared.append(torch.library.Library("torchvision", "FRAGMENT"))  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            _declared[0].define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
+        return load_torchvision()
+    return models, transforms
 
 
 models, transforms = load_torchvision()
@@ -306,43 +299,10 @@ def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
 # --- images
 
 Transform = Callable[[Any], Any]
-# Batches that torch lets each process decode in advance.
-_BATCHES_AHEAD = 2
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
+"""Shows work by a title and a total; gives a function to call with the steps done."""
 # Accuracies that differ by more from the published one are worth a warning.
 _ACCURACY_SLACK = 0.03
-
-
-@final
-@dataclass(frozen=True)
-class WorkOptions:
-    """Which images there are, and how they are decoded and run."""
-
-    lists: Path | None = None  # folder of the dataset's lists or tables; None looks beside images
-    seed: int = 0  # of the training split of fitzpatrick17k, and of everything in a training
-    size: int = FULL_SIZE  # side of the square that the network sees
-    resize: int | None = None  # shorter side before the crop; None is as in the paper
-    batch_size: int = 256  # images that are extracted together
-    device: str = "cpu"  # or "cuda", or "auto" for a GPU where there is one
-    workers: int | None = 0  # processes that decode images; None has one for each core
-    max_unreadable: int = 100  # images that may be missing or damaged before it is an error
-    progress: bool | None = None  # show progress bars; None does on a terminal
-
-    @property
-    def n_workers(self) -> int:
-        """Processes that decode images."""
-        return (os.cpu_count() or 1) if self.workers is None else self.workers
-
-
-def check_shared_memory(options: WorkOptions, batch_size: int) -> None:
-    """Refuse more processes than ``/dev/shm`` has room for: one that finds it full is killed."""
-    needed = options.n_workers * _BATCHES_AHEAD * batch_size * 3 * options.size**2
-    if not Path("/dev/shm").is_dir() or needed <= shutil.disk_usage("/dev/shm").free:
-        return
-    raise InputError(
-        f"{options.n_workers} processes need {needed / 2**20:,.0f} MB of shared memory, and "
-        "/dev/shm has less. Give the container more (docker run --shm-size=4g), or use fewer "
-        "--workers; 0 needs none."
-    )
 
 
 def pick_device(name: str) -> torch.device:
@@ -371,14 +331,11 @@ class UnreadableImages:
     def add(self, part: str, listing: Listing, failures: Iterable[tuple[int, str]]) -> None:
         """Add rows with their reasons."""
         self._reasons |= {(part, listing.path(row)): reason for row, reason in failures}
-        count = len(self._reasons)
-        if count > self._limit:
+        if len(self._reasons) > self._limit:
             self.write()
-            first = [f"{part} {path}: {why}" for (part, path), why in sorted(self._reasons.items())]
             raise InputError(
-                f"{count} images under {listing.root} are missing or damaged, and "
-                f"--max-unreadable allows {self._limit}. The first: {'; '.join(first[:SHOWN])}. "
-                f"The full list is in {self._file}."
+                f"{len(self._reasons)} images under {listing.root} are missing or damaged, and "
+                f"--max-unreadable allows {self._limit}. They are named in {self._file}."
             )
 
     def write(self) -> None:
@@ -390,6 +347,10 @@ class UnreadableImages:
             write_text(self._file, "".join(lines))
 
 
+def _show_nothing(title: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
+    return nullcontext(lambda steps: None)
+
+
 # What Pillow raises besides for files that are cut short, too large, or oddly made.
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error)
 
@@ -398,9 +359,11 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError
 class Images(Dataset[Any]):
     """Images of one part of a dataset, by (row, seed of its augmentation, if it has any)."""
 
-    def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
+    def __init__(
+        self, part: str, listing: Listing, transform: Transform, progress: Progress
+    ) -> None:
         self.part, self.listing = part, listing
-        self._transform = transform
+        self._transform, self._progress = transform, progress
 
     def __len__(self) -> int:
         return len(self.listing)
@@ -442,25 +405,19 @@ class Images(Dataset[Any]):
 
         Gives the readable images, (n, 3, size, size) uint8, and their rows in the listing.
         """
-        from rich.console import Console
-        from rich.progress import MofNCompleteColumn, Progress
-
         loader: DataLoader[Any] = DataLoader(
             self,
             batch_sampler=keys,  # type: ignore[arg-type]
-            num_workers=options.n_workers,
+            num_workers=(os.cpu_count() or 1) if options.workers is None else options.workers,
             collate_fn=_collate,
             pin_memory=options.device != "cpu" and torch.cuda.is_available(),
         )
-        console = Console(stderr=True)
-        shown = console.is_terminal if options.progress is None else options.progress
-        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-        with Progress(*columns, console=console, disable=not shown) as bar:
-            task = bar.add_task(title, total=len(self), completed=done)
+        with self._progress(title, len(self)) as advance:
+            advance(done)
             for images, rows, failures in loader:
                 unreadable.add(self.part, self.listing, failures)
                 yield images, rows
-                bar.advance(task, len(rows) + len(failures))
+                advance(len(rows) + len(failures))
 
 
 def _collate(items: list[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[Any]]:
@@ -485,24 +442,19 @@ _SKIN_MARGIN = 256 / 224
 class Recipe:
     """Everything that determines a training besides data and seed."""
 
-    optimizer: str  # "adam" or "sgd", with momentum and weight decay
-    schedule: str  # "steps": a tenth every 7 epochs; "cosine": to zero at the end
+    is_skin: bool  # as Fitzpatrick 17k is trained, else as Places365
     epochs: int
-    batch_size: int
     learning_rate: float
-    head_only: bool  # train the last layers only
-    balanced: bool  # draw images with replacement, each class equally often
-    augmentation: str  # "skin" or "scene"
 
     def rate(self, epoch: int, done: float) -> float:
         """Learning rate in an epoch (from 0) with a share of the whole training done."""
-        if self.schedule == "steps":
+        if self.is_skin:
             return self.learning_rate * float(_STEP_FACTOR ** (epoch // _STEP_EPOCHS))
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """A fresh optimiser."""
-        if self.optimizer == "adam":
+        if self.is_skin:
             return torch.optim.Adam(parameters, lr=self.learning_rate)
         return torch.optim.SGD(
             parameters, lr=self.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY
@@ -511,7 +463,7 @@ class Recipe:
     def transform(self, size: int) -> Transform:
         """Augmentation to images of one size."""
         steps = [transforms.RandomResizedCrop(size)]
-        if self.augmentation == "skin":  # a larger crop, trimmed after the rotation
+        if self.is_skin:  # a larger crop, trimmed after the rotation
             larger = round(_SKIN_MARGIN * size)
             steps = [transforms.RandomResizedCrop(larger, scale=(0.8, 1.0))]
             steps.append(transforms.RandomRotation(15))
@@ -522,30 +474,12 @@ class Recipe:
 
 RECIPES = {
     # The training script of the dataset's authors, with the paper's network and 50 epochs: the
-    # ImageNet weights are frozen (batch statistics adapt) and two new layers are trained. Unlike
-    # that script, the last epoch is taken, and not the one that does best on held-out images,
-    # because those calibrate and test here.
-    "fitzpatrick17k": Recipe(
-        optimizer="adam",
-        schedule="steps",
-        epochs=50,
-        batch_size=256,
-        learning_rate=1e-3,
-        head_only=True,
-        balanced=True,
-        augmentation="skin",
-    ),
+    # ImageNet weights are frozen (batch statistics adapt), and two new layers are trained with
+    # Adam on images drawn equally often from each class. Unlike that script, the last epoch is
+    # taken, and not the one that does best on held-out images, because those calibrate and test.
+    "fitzpatrick17k": Recipe(is_skin=True, epochs=50, learning_rate=1e-3),
     # The paper says only that a ResNet-152 starts from ImageNet and is fine-tuned.
-    "places365": Recipe(
-        optimizer="sgd",
-        schedule="cosine",
-        epochs=10,
-        batch_size=256,
-        learning_rate=0.01,
-        head_only=False,
-        balanced=False,
-        augmentation="scene",
-    ),
+    "places365": Recipe(is_skin=False, epochs=10, learning_rate=0.01),
 }
 """How the two networks of the paper that are not public are trained, by dataset."""
 
@@ -557,6 +491,7 @@ def train_dataset(
     folder: Path,
     *,
     options: WorkOptions | None = None,
+    progress: Progress = _show_nothing,
     **changes: Any,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Fine-tune the paper's network for a dataset, from weights of ImageNet.
@@ -570,7 +505,6 @@ def train_dataset(
     if name not in RECIPES:
         raise InputError(f"dataset must be one of {', '.join(RECIPES)}; got {name!r}.")
     recipe = replace(RECIPES[name], **changes)
-    check_shared_memory(options, recipe.batch_size)
     dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]
     weights = read_weights(start, architecture.start)
@@ -580,7 +514,9 @@ def train_dataset(
         torch.manual_seed(options.seed)
         network = architecture.build(len(dataset.classes))
         load_weights(network, weights, without_head=True)
-        history = _Training(dataset.parts[TRAIN], network, recipe, folder, options).run()
+        transform = recipe.transform(options.image_size)
+        pictures = Images(TRAIN, dataset.parts[TRAIN], transform, progress)
+        history = _Training(pictures, network, recipe, folder, options).run()
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
@@ -599,20 +535,20 @@ class _Training:
     """One training: network, optimiser, and the epochs so far."""
 
     def __init__(
-        self, listing: Listing, network: Network, recipe: Recipe, folder: Path, options: WorkOptions
+        self, images: Images, network: Network, recipe: Recipe, folder: Path, options: WorkOptions
     ) -> None:
-        self._listing, self._network, self._recipe = listing, network, recipe
+        self._images, self._network, self._recipe = images, network, recipe
+        self._listing = listing = images.listing
         self._options, self._device = options, pick_device(options.device)
-        self._images = Images(TRAIN, listing, recipe.transform(options.size))
-        self._steps_per_epoch = -(-len(listing) // recipe.batch_size)
+        self._steps_per_epoch = -(-len(listing) // options.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         start = _arrays(network.body.state_dict())
-        drawn = [options.seed, options.size, listing.digest()]
+        drawn = [options.seed, options.image_size, options.batch_size, listing.digest()]
         self._setting = identity([asdict(recipe), *drawn, [*start], digest(*start.values())])
         network.move(self._device)
         for name, parameter in network.body.named_parameters():
-            parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
+            parameter.requires_grad_(not recipe.is_skin or name.startswith(HEAD))
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimizer = recipe.make_optimizer(trained)
         self._history: list[dict[str, Any]] = []
@@ -631,7 +567,7 @@ class _Training:
         n, total, right = 0, 0.0, 0
         step = epoch * self._steps_per_epoch
         self._network.train()
-        keys = _epoch_batches(self._listing, self._recipe, self._options.seed, epoch)
+        keys = _epoch_batches(self._listing, self._recipe, self._options, epoch)
         title = f"Epoch {epoch + 1} of {self._recipe.epochs}"
         for images, rows in self._images.batches(keys, title, 0, self._options, self._unreadable):
             if len(rows):
@@ -704,13 +640,13 @@ def _draw(seed: int, purpose: int, *position: int) -> int:
 
 
 def _epoch_batches(
-    listing: Listing, recipe: Recipe, seed: int, epoch: int
+    listing: Listing, recipe: Recipe, options: WorkOptions, epoch: int
 ) -> Iterator[list[tuple[int, int]]]:
     """Rows of each step of an epoch, each with the seed of its augmentation."""
+    seed, size = options.seed, options.batch_size
     rng = np.random.default_rng(_draw(seed, _ORDER, epoch))
-    rows = _balanced_rows(listing.labels, rng) if recipe.balanced else rng.permutation(len(listing))
+    rows = _balanced_rows(listing.labels, rng) if recipe.is_skin else rng.permutation(len(listing))
     seeds = np.random.default_rng(_draw(seed, _AUGMENT, epoch)).integers(2**62, size=len(rows))
-    size = recipe.batch_size
     for start in range(0, len(rows), size):
         step = slice(start, start + size)
         yield list(zip(rows[step].tolist(), seeds[step].tolist(), strict=True))
@@ -746,7 +682,14 @@ _SMALL_COLUMNS = ("rows", "labels", "predicted")
 
 
 def extract_dataset(
-    name: str, images: Path, weights: Path, folder: Path, *, options: WorkOptions | None = None
+    name: str,
+    images: Path,
+    weights: Path,
+    folder: Path,
+    *,
+    options: WorkOptions | None = None,
+    resize: int | None = None,
+    progress: Progress = _show_nothing,
 ) -> list[dict[str, Any]]:
     """Run the paper's network over one of its datasets; an earlier run in `folder` is continued.
 
@@ -755,7 +698,6 @@ def extract_dataset(
     """
     options = options or WorkOptions()
     device = pick_device(options.device)
-    check_shared_memory(options, options.batch_size)
     dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]
     checkpoint = read_weights(weights, architecture.weights)
@@ -768,8 +710,8 @@ def extract_dataset(
         "weights_sha256": digest(*_arrays(network.body.state_dict()).values()),
         "device": device.type,
         "batch_size": options.batch_size,
-        "resize": options.resize or round(architecture.resize * options.size / FULL_SIZE),
-        "size": options.size,
+        "resize": resize or round(architecture.resize * options.image_size / FULL_SIZE),
+        "size": options.image_size,
         "listing_sha256": {part: listing.digest() for part, listing in dataset.parts.items()},
     }
     network.move(device)
@@ -779,14 +721,14 @@ def extract_dataset(
     unreadable = UnreadableImages(folder, options.max_unreadable)
     for part, listing in dataset.parts.items():
         unreadable.add_missing(part, listing)
-    steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(options.size)]
+    steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(options.image_size)]
     transform = transforms.Compose([*steps, transforms.PILToTensor()])
     extraction = _Extraction(network, device, folder, options, unreadable)
     summaries = []
     for part, listing in dataset.parts.items():
         (folder / part).mkdir(exist_ok=True)
         listing.write(folder / part / SAMPLES)
-        summary, columns = extraction.run(Images(part, listing, transform))
+        summary, columns = extraction.run(Images(part, listing, transform, progress))
         summaries.append(summary)
         if part != TRAIN:
             check_class_order(dataset, columns["labels"], columns["predicted"])

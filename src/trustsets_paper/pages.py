@@ -5,20 +5,17 @@ A page is Markdown made from ``page.md.jinja``; its tables are files of their ow
 """
 
 import json
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trustsets import __version__
-from trustsets.metrics import markdown_table
+from trustsets.metrics import markdown_table, to_plain
 from trustsets_paper.figures import draw_figures
-from trustsets_paper.protocol import Options, Run, StageCache
+from trustsets_paper.protocol import Options, Run
 from trustsets_paper.sources import PAPER_DATASETS, write_text
 from trustsets_paper.tables import (
     AUTHORS,
@@ -34,16 +31,12 @@ from trustsets_paper.tables import (
     share_by_chance,
 )
 
-__all__ = ["time_rows", "write_overview", "write_run"]
-
-TIME_HEADER = ("Stage", "made", "reused", "seconds")
-"""Heads of the table that `time_rows` fills."""
+__all__ = ["write_overview", "write_run"]
 
 
 def write_run(
     run: Run,
     folder: str | os.PathLike[str],
-    cache: StageCache,
     *,
     figures: bool = True,
     command: str | None = None,
@@ -51,12 +44,7 @@ def write_run(
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Write everything into a folder; `released` are rows of `compare_trust`."""
     root = Path(folder)
-    with cache.timed("tables"):
-        tables = paper_tables(run)
-    captions = {}
-    if figures:
-        with cache.timed("figures"):
-            captions = draw_figures([run], root / "figures")
+    tables = paper_tables(run)
     results = plain_results(run, tables) | {"released_trust": released}
     texts = _write_page(
         root,
@@ -64,11 +52,10 @@ def write_run(
         [*tables, correlation_table([run])],
         title=f"{run.source.name}: the paper's tables and figures",
         command=command,
-        captions=captions,
+        captions=draw_figures([run], root / "figures") if figures else {},
         released=released,
         compared=results["comparison"],
         chance=share_by_chance(len(Options().seeds), paired=run.source.fixed_split),
-        times=markdown_table(TIME_HEADER, time_rows(cache)),
     )
     write_text(root / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     return results, texts
@@ -120,7 +107,7 @@ def _write_page(
         lstrip_blocks=True,
         autoescape=False,  # the page is Markdown
     )
-    optional = dict.fromkeys(("claims", "counts", "released", "compared", "chance", "times"))
+    optional = dict.fromkeys(("claims", "counts", "released", "compared", "chance"))
     page = environment.get_template("page.md.jinja").render(
         optional | content,
         command=content["command"] or "trustsets_paper.pages",
@@ -152,7 +139,7 @@ def _different_settings(runs: Sequence[Run]) -> list[Run]:
 def plain_results(run: Run, tables: Sequence[PaperTable]) -> dict[str, Any]:
     """Content of ``results.json``."""
     source = run.source
-    content: dict[str, Any] = _plain(
+    content: dict[str, Any] = to_plain(
         {
             "trustsets": __version__,
             "dataset": source.name,
@@ -174,19 +161,6 @@ def plain_results(run: Run, tables: Sequence[PaperTable]) -> dict[str, Any]:
     return content
 
 
-def _plain(value: Any) -> Any:
-    """Lists, dicts, strings and numbers that JSON has; None for NaN and infinities."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
     """Every number that the paper prints too: where it is, ours, printed, difference, verdict."""
     return [
@@ -196,9 +170,7 @@ def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
             "method": row.name,
             "column": column,
             "mean": number.mean,
-            "standard_error": number.standard_error,
             "printed": number.printed.mean,
-            "printed_standard_error": number.printed.standard_error,
             "notebook": number.printed.exact_mean,
             "difference": number.difference,
             "differs": number.differs,
@@ -211,25 +183,10 @@ def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
 
 
 def _plain_table(table: PaperTable) -> dict[str, Any]:
-    rows = []
-    for row in table.rows:
-        names = zip(map(str.lower, table.heads), (*row.block, row.name), strict=True)
-        metrics = {
-            column: {
-                "mean": number.mean,
-                "standard_error": number.standard_error,
-                "noise_floor": number.floor,
-                "best": number.best,
-            }
-            for column, number in zip(table.columns, row.numbers, strict=True)
-        }
-        rows.append(dict(names) | {"metrics": metrics})
-    return {"number": table.number, "title": table.title, "rows": rows}
-
-
-def time_rows(cache: StageCache) -> list[list[str]]:
-    """Rows of the table of times."""
-    return [
-        [name, f"{tally.made:,}", f"{tally.reused:,}", f"{tally.seconds:.1f}"]
-        for name, tally in cache.tallies.items()
+    heads = [head.lower() for head in table.heads]
+    rows = [
+        dict(zip(heads, (*row.block, row.name), strict=True))
+        | {"metrics": dict(zip(table.columns, row.numbers, strict=True))}
+        for row in table.rows
     ]
+    return {"number": table.number, "title": table.title, "rows": rows}

@@ -6,10 +6,9 @@ inputs, so that a killed run continues, and a changed option redoes what depends
 
 import os
 import re
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,9 +44,9 @@ from trustsets.scores import Score
 from trustsets_paper import Bools, Ints
 from trustsets_paper.balls import BallCurve, Balls, Neighbourhoods
 from trustsets_paper.baselines import AuthorsStandard
-from trustsets_paper.sources import PAPER_DATASETS, Source
+from trustsets_paper.sources import Source
 
-__all__ = ["Cell", "Experiment", "Options", "Run", "StageCache", "Tally", "choose_methods"]
+__all__ = ["Cell", "Experiment", "Options", "Run", "StageCache", "choose_methods"]
 
 # --- options
 
@@ -138,13 +137,6 @@ class Options:
         return RankBins(edges=edges or rank_edges_apart(ranks))
 
 
-def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
-    """The bins that "auto" stands for: those behind the printed numbers, if there are any."""
-    if asked != "auto":
-        return asked
-    return "code" if dataset in PAPER_DATASETS else "text"
-
-
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:
     """Whole numbers of 1 or more from a list of numbers and ranges, each once, in order.
 
@@ -227,12 +219,8 @@ class Method:
 
 def _papers(kind: Callable[..., Predictor], **options: Any) -> Maker:
     """The paper's methods let sets be empty and learn everything from the calibration samples."""
-
-    def make(score: Score, temperature: float) -> Predictor:
-        shared = {"temperature": temperature, "allow_empty": True, "tuning_fraction": 0.0}
-        return kind(score=score, **shared, **options)
-
-    return make
+    shared = {"allow_empty": True, "tuning_fraction": 0.0} | options
+    return lambda score, temperature: kind(score=score, temperature=temperature, **shared)
 
 
 def _packages(**options: Any) -> Maker:
@@ -277,17 +265,12 @@ def choose_methods(source: Source, options: Options) -> tuple[list[Method], list
     return [item for item in fitting if item.size_of in (None, *fitting)], left_out
 
 
-def _width(degree: int) -> int:
-    """Monomials of two variables up to a degree."""
-    return (degree + 1) * (degree + 2) // 2
-
-
 def _conditional(degree: int, options: Options) -> Method:
     return Method(
         CONDITIONAL,
         _papers(ConditionalConformal.paper, basis=Polynomial(degree=degree)),
         degree=degree,
-        n_functions=_width(degree),
+        n_functions=(degree + 1) * (degree + 2) // 2,
         uses=("trust",),
         main_only=degree != options.degree,
     )
@@ -331,22 +314,12 @@ def _describe(predictor: Predictor) -> str:
 
 
 @final
-@dataclass
-class Tally:
-    """How often a stage was worked on or reused, and the seconds of work."""
-
-    made: int = 0
-    reused: int = 0
-    seconds: float = 0.0
-
-
-@final
 class StageCache:
     """Results of stages in a folder, each one checksummed file; without a folder none is kept."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._folder = None if folder is None else Path(folder)
-        self.tallies: dict[str, Tally] = {}
+        self.made, self.reused = Counter[str](), Counter[str]()
 
     def get(
         self, stage: str, inputs: dict[str, Any], make: Callable[[], dict[str, Any]]
@@ -356,23 +329,18 @@ class StageCache:
         path = self._folder and self._folder / stage / f"{key}.safetensors"
         stored = None if path is None else read_kept(path)
         if isinstance(stored, dict):
-            self.tallies.setdefault(stage, Tally()).reused += 1
+            self.reused[stage] += 1
             return stored
-        with self.timed(stage):
-            result = make()
+        result = make()
+        self.made[stage] += 1
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, result)
         return result
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Time some work."""
-        start = time.perf_counter()
-        yield
-        tally = self.tallies.setdefault(name, Tally())
-        tally.made += 1
-        tally.seconds += time.perf_counter() - start
+    def summary(self, stage: str) -> str:
+        """How often a stage was worked on and reused."""
+        return f"{self.made[stage]} made, {self.reused[stage]} reused"
 
 
 # --- the experiment
@@ -423,13 +391,7 @@ class _Split:
         # Names the samples of both halves by content and seed.
         drawn = None if source.fixed_split else [seed, rule]
         self.key: dict[str, Any] = {"outputs": source.digests["outputs"], "seed": drawn}
-        self._neighbourhoods: Neighbourhoods | None = None
-
-    def neighbourhoods(self, balls: Balls) -> Neighbourhoods:
-        """Balls around test samples, the same for all methods."""
-        if self._neighbourhoods is None:
-            self._neighbourhoods = balls.around(np.asarray(self.test.features))
-        return self._neighbourhoods
+        self.neighbourhoods: Neighbourhoods | None = None  # the same balls for all methods
 
 
 @final
@@ -469,27 +431,20 @@ class Experiment:
         say: Callable[[str], None] = lambda text: None,
     ) -> Run:
         """Run what is not in the cache."""
-        options, tallies = self.options, self.cache.tallies
-        source = self.source
+        options, source = self.options, self.source
         if source.has_trust:
             source = self._with_trust("trust", TrustScore(**TRUST_OPTIONS[options.trust]))
             self._default_source = self._with_trust("default trust", TrustScore())
-            tally = tallies["trust"]
-            say(f"Trust scores: {tally.made} made in {tally.seconds:.1f} s, {tally.reused} reused.")
+            say(f"Trust scores: {self.cache.summary('trust')}.")
         run = Run(source, options, self.seeds, left_out=list(self._left_out))
         for seed in self.seeds:
-            before = replace(tallies.get("sets", Tally()))
             split = _Split(source, seed, options.splits)
             split.temperature = self._temperature(split)
             run.temperatures.append(split.temperature)
             for score, method in self._pairs:
                 self._run_cell(run, split, score, method)
                 advance()
-            now = tallies["sets"]
-            say(
-                f"Seed {seed}: {now.made - before.made} methods run in "
-                f"{now.seconds - before.seconds:.1f} s, {now.reused - before.reused} reused."
-            )
+            say(f"Seed {seed} is done; sets so far: {self.cache.summary('sets')}.")
         return run
 
     def _with_trust(self, name: str, score: TrustScore) -> Source:
@@ -600,7 +555,9 @@ class Experiment:
             result = {"evaluation": evaluation.to_json()}
             if balls is None:
                 return result
-            curve = split.neighbourhoods(balls).curve(covered, self.options.alpha)
+            if split.neighbourhoods is None:
+                split.neighbourhoods = balls.around(np.asarray(split.test.features))
+            curve = split.neighbourhoods.curve(covered, self.options.alpha)
             return result | {"balls": asdict(curve)}
 
         result = self.cache.get("metrics", inputs, make)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Annotated, Any, Self, final
 
 import numpy as np
+from typer import Option
 
 from trustsets import ModelOutputs
 from trustsets.errors import InputError, StorageError
@@ -28,6 +29,20 @@ SAMPLES = "samples.parquet"
 UNREADABLE = "unreadable.txt"
 _DESCRIPTION = "dataset.json"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
+
+
+@final
+@dataclass(frozen=True)
+class WorkOptions:
+    """Which images there are, and how they are decoded and run: options of two commands."""
+
+    lists: Annotated[Path | None, Option(help="Folder of lists or tables. Default: nearby.")] = None
+    seed: Annotated[int, Option(help="Of the split of fitzpatrick17k and of training.", min=0)] = 0
+    image_size: Annotated[int, Option(help="Side that the network sees.", min=1)] = 224
+    batch_size: Annotated[int, Option(help="Images that are run together.", min=1)] = 256
+    max_unreadable: Annotated[int, Option(help="Missing or damaged images allowed.", min=0)] = 100
+    device: Annotated[str, Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto"
+    workers: Annotated[int | None, Option(help="Decoding processes. Default: all.", min=0)] = None
 
 
 @final
@@ -173,11 +188,6 @@ class Description:
     def read(cls, folder: Path) -> "Description":
         """Read from a folder."""
         path = folder / _DESCRIPTION
-        if not path.is_file():
-            raise StorageError(
-                f"{folder}: no {_DESCRIPTION}, so not a folder of extracted outputs. Make one with "
-                "trustsets paper extract."
-            )
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
             if state.pop("format") != FORMAT:

@@ -42,8 +42,6 @@ MARK = "†"
 _STANDARD_ERRORS = 2.0
 # How far rounding to two digits can move a printed number.
 _HALF_UNIT = 0.005
-# Marginal coverage that is printed as 0.90 with two digits.
-_COVERAGE_SLACK = 0.005
 MAIN_COLUMNS = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
 """Columns of tables 1, 4 and 5."""
 # Intervals of means over seeds are not shown, so there is nothing to gain from more.
@@ -364,10 +362,9 @@ def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
         if not run.correlations:
             continue
         rows.append((run.source.name, *_correlations(run.correlations)))
-        printed = printed_correlation(run.source.name)
-        if printed is not None:
-            pearson, spearman = f"{printed['pearson']:.2f}", f"{printed['spearman']:.2f}"
-            rows.append(("printed", pearson, printed["pearson_p"], spearman, printed["spearman_p"]))
+        if row := printed_correlation(run.source.name):
+            pearson, spearman = f"{row['pearson']:.2f}", f"{row['spearman']:.2f}"
+            rows.append(("printed", pearson, row["pearson_p"], spearman, row["spearman_p"]))
     return CorrelationTable(tuple(rows))
 
 
@@ -456,7 +453,7 @@ def judge(claim: Claim, run: Run) -> Verdict | None:
 
 def _word(cost: float, error: float, claim: Claim) -> Literal["yes", "no", "undecided"]:
     if claim.column == "coverage":
-        return "yes" if abs(cost) <= _COVERAGE_SLACK else "no"
+        return "yes" if abs(cost) <= _HALF_UNIT else "no"
     if cost > _STANDARD_ERRORS * error:
         return "no"
     return "yes" if claim.comparable or cost < -_STANDARD_ERRORS * error else "undecided"

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import time
 
 import numpy as np
 import pytest
@@ -221,3 +222,11 @@ def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
     server._read(json.dumps(body | {"generation": 6}).encode(), shared, "answer")
     server._prepare(shared, query)
     assert not session._evaluations and not session.answers
+    # A move of the page is enough: its first question is often the only one.
+    app = make_app(session, Gallery(None), TOKEN, PORT, {})
+    with TestClient(app, base_url=f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}) as client:
+        assert ask(client, "first", state).status_code == 200
+        end = time.monotonic() + 60.0
+        while len(session.answers) < 20 and time.monotonic() < end:
+            time.sleep(0.02)
+    assert len(session.answers) == 20

@@ -227,9 +227,6 @@ def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
     before = predictor.predict_set(make_outputs())
     with pytest.raises(InputError, match="pass trust="):
         predictor.set_params(basis=Polynomial()).calibrate(make_outputs(300))
-    with pytest.raises(InputError, match="3 calibration samples cannot determine 6"):
-        few = Polynomial(degree=5, of=(Confidence(),))
-        predictor.set_params(basis=few).calibrate(make_outputs(3))
     np.testing.assert_array_equal(predictor.predict_set(make_outputs()).mask, before.mask)
 
 
@@ -296,18 +293,12 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
 def test_bad_input_to_atypicality_is_named(training, make_outputs):
     features, labels = training
     for arguments, message in [
-        ((features, labels[:-1]), r"labels \(n,\); got \(200, 3\) and \(199,\)"),
-        ((features[:, 0], labels), r"features must have shape \(n, d\)"),
         ((np.zeros((4, 2)), [0, 0, 1, 1]), "features do not vary within any class"),
         (([[0.0], [1.0]], [0, 1]), "features do not vary within any class"),
     ]:
         with pytest.raises(InputError, match=message):
             Atypicality.from_training(*arguments)
-    with pytest.raises(InputError, match='transform="log" needs positive values'):
-        Atypicality.from_training(features, labels, transform="log")
     fitted = Atypicality.from_training(features, labels)
-    with pytest.raises(InputError, match="dimension 2, but Atypicality was fitted on 3"):
-        fitted.measure(observed(np.zeros((4, 2))))
     with pytest.raises(InputError, match="Atypicality needs features; pass features="):
         fitted.measure(make_outputs(features=None))
 

@@ -48,16 +48,6 @@ def drawn(ax):
     return line.get_xdata(), line.get_ydata(), np.diff(ends, axis=1)[:, 0] / 2.0
 
 
-def test_one_seed_has_its_own_curve_and_the_errors_of_its_trials(case, ax):
-    alone = curve(case)
-    ball_curves({"standard": [alone]}, ax)
-    radii, gap, error = drawn(ax)
-    np.testing.assert_array_equal(radii, alone.radii)
-    np.testing.assert_array_equal(gap, alone.gap)
-    np.testing.assert_allclose(error, alone.standard_error)
-    np.testing.assert_allclose(ax.lines[-1].get_ydata(), alone.floor)
-
-
 def test_several_seeds_have_their_mean(case, ax):
     radii = tuple(curve(case).radii.tolist())
     one, two = (curve(case, radii=radii, seed=seed) for seed in (1, 2))
@@ -67,6 +57,7 @@ def test_several_seeds_have_their_mean(case, ax):
     np.testing.assert_allclose(gap, (one.gap + two.gap) / 2.0)
     expected = np.hypot(one.standard_error, two.standard_error) / 2.0
     np.testing.assert_allclose(error, expected)
+    np.testing.assert_allclose(ax.lines[-1].get_ydata(), (one.floor + two.floor) / 2.0)
 
 
 def test_degree_curves_show_means_errors_and_the_floor(case):

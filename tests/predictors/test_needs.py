@@ -108,9 +108,7 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     assert not same(second.predict_set(test.replace(trust=own[::-1])), sets)
     with pytest.raises(InputError, match="pass trust="):
         second.predict_set(test)
-    with pytest.raises(InputError, match=r"array of shape \(50,\) without NaN; got shape \(49,\)"):
-        test.replace(trust=own[1:])
-    for wrong in ("high", ["high"] * 50, np.full(50, np.nan)):
+    for wrong in (own[1:], "high", ["high"] * 50, np.full(50, np.nan)):
         with pytest.raises(InputError, match="trust must be an array"):
             test.replace(trust=wrong)
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}

@@ -91,24 +91,3 @@ def test_a_grid_that_is_none_is_refused(wrong):
     predictor = StandardConformal().calibrate(some(0, 50))
     with pytest.raises(InputError, match="alpha must"):
         predictor.predict_p(some(1, 5), wrong)
-
-
-@pytest.mark.statistical
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
-def test_p_values_are_valid_over_the_function_class():
-    basis = LINE + Groups("site")
-    grid = np.array(GRID)
-    misses, weight = np.zeros((5, len(grid))), np.zeros(5)
-    for seed in range(150):
-        predictor = ConditionalConformal(basis=basis, allow_empty=True).calibrate(some(seed, 120))
-        test = some(9000 + seed, 200)
-        own = predictor.predict_p(test, GRID)[np.arange(200), test.codes]
-        confidence = np.exp(test.logits - test.logits.max(axis=1, keepdims=True))
-        confidence = 1.0 / confidence.sum(axis=1)
-        site = test.groups["site"]
-        over = np.stack([np.ones(200), *(site == k for k in "xyz"), confidence])
-        misses += over @ (own[:, None] <= grid)
-        weight += over.sum(axis=1)
-    # 150 calibrations of 120 samples (40 a site): their spread is about sqrt(a / 40 / 150).
-    allowed = grid + 4.0 * np.sqrt(grid * (1.0 - grid) / 40 / 150)
-    assert np.all(misses / weight[:, None] <= allowed), misses / weight[:, None]

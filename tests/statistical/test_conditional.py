@@ -141,26 +141,6 @@ def test_coverage_holds_over_a_function_that_was_learned_badly():
     assert (np.mean(gaps, axis=0) > -3.0 * errors).all()
 
 
-@pytest.mark.parametrize("n", [120, 600])
-def test_components_of_pure_noise_hardly_enlarge_the_sets(n):
-    sizes = []
-    for seed in range(15):
-        rng = np.random.default_rng(seed)
-        parts = [
-            simulate(count, rng)[0].replace(features=rng.normal(size=(count, 20)), groups=None)
-            for count in (n, 300)
-        ]
-        bare = [part.replace(features=None) for part in parts]
-        sizes.append(
-            [
-                ConditionalConformal().calibrate(first).predict_set(second).sizes.mean()
-                for first, second in (parts, bare)
-            ]
-        )
-    with_noise, without = np.mean(sizes, axis=0)
-    assert with_noise < 1.03 * without
-
-
 # An alpha for each sample, and sets of limited size.
 
 SIZE = 2

@@ -1,5 +1,7 @@
 """Checkpoints in every known form give the same network; all others are refused in words."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -150,15 +152,15 @@ def test_logits_keep_single_precision_when_the_rest_does_not():
 
 
 def test_other_import_errors_are_not_hidden(monkeypatch):
-    def fail(error):
-        def fails():
-            raise error
+    class Broken:
+        def find_spec(self, name, *_):
+            if name == "torchvision":
+                raise RuntimeError("compiled with different CUDA major versions")
 
-        monkeypatch.setattr(networks, "_import_torchvision", fails)
-
-    fail(RuntimeError("compiled with different CUDA major versions"))
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "torchvision")
     with pytest.raises(RuntimeError, match="CUDA major"):
         networks.load_torchvision()
-    fail(ModuleNotFoundError("No module named 'torchvision'"))
+    monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(InputError, match=r"pip install 'trustsets\[paper\]'"):
         networks.load_torchvision()

@@ -18,8 +18,8 @@ from trustsets.errors import InputError
 from trustsets.resuming import read as read_file
 from trustsets_paper import networks as training
 from trustsets_paper.datasets import Listing
-from trustsets_paper.networks import RECIPES, WorkOptions, train_dataset
-from trustsets_paper.sources import read_extracted
+from trustsets_paper.networks import RECIPES, train_dataset
+from trustsets_paper.sources import WorkOptions, read_extracted
 
 EPOCHS = 2
 
@@ -37,9 +37,10 @@ def skin(tmp_path_factory):
     return tree, root / "start.pth"
 
 
-def train(tree, start, output, workers=0, **changes):
-    options = WorkOptions(size=SIDE, workers=workers)
-    shared = {"epochs": EPOCHS, "batch_size": 4} | changes
+def train(tree, start, output, workers=0, batch_size=4, **changes):
+    machine = {"batch_size": batch_size, "device": "cpu", "workers": workers}
+    options = WorkOptions(image_size=SIDE, **machine)
+    shared = {"epochs": EPOCHS} | changes
     return train_dataset(tree.dataset, tree.images, start, output, options=options, **shared)
 
 
@@ -135,7 +136,7 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    changes = {"optimizer": "sgd", "learning_rate": 0.05, "head_only": False}
+    changes = {"is_skin": False, "learning_rate": 0.05}
     _, history = train(
         tree, tmp_path / "start.pth", tmp_path / "out", epochs=3, batch_size=7, **changes
     )
@@ -196,7 +197,7 @@ def test_unreadable_images_are_named(skin, cli, tmp_path):
 
 def test_divergence_is_said(skin, tmp_path):
     with pytest.raises(TrustSetsError, match=r"diverged in epoch .* lower the learning rate"):
-        train(*skin, tmp_path, epochs=50, learning_rate=1e30, optimizer="sgd")
+        train(*skin, tmp_path, epochs=50, learning_rate=1e30, is_skin=False)
 
 
 def test_bad_input_is_named(skin, tmp_path):
@@ -212,10 +213,10 @@ def test_bad_input_is_named(skin, tmp_path):
 
 def test_orders_depend_on_seed_and_epoch_alone():
     listing = Listing(None, map(str, range(10)), np.arange(10) % 2)
-    plan = recipe("places365", batch_size=4)
 
-    def batches(*place):
-        return list(training._epoch_batches(listing, plan, *place))
+    def batches(seed, epoch):
+        options = WorkOptions(seed=seed, batch_size=4)
+        return list(training._epoch_batches(listing, recipe("places365"), options, epoch))
 
     one = batches(0, 0)
     assert one == batches(0, 0)
