@@ -64,7 +64,7 @@ def fingerprint() -> str:
 
 
 def constants(module: Any) -> set[tuple[str, str]]:
-    """Numbers, texts, function classes and tuples of them that a module names in capitals.
+    """Numbers, function classes and tuples of them that a module names in capitals.
 
     By name and value, whatever file they are in: a constant may move.
     """
@@ -72,7 +72,7 @@ def constants(module: Any) -> set[tuple[str, str]]:
     def is_plain(value: Any) -> bool:
         if isinstance(value, tuple):
             return all(map(is_plain, value))
-        return isinstance(value, int | float | str) or dataclasses.is_dataclass(value)
+        return isinstance(value, int | float) or dataclasses.is_dataclass(value)
 
     return {
         (name, repr(value))

@@ -145,10 +145,6 @@ class AdaptedConformal(Predictor):
         """Refuse: calibration samples are not exchangeable with the new ones."""
         raise InputError("leave_one_out is for the original predictor, before adapt.")
 
-    def prepare(self, alpha: float) -> Self:
-        """Nothing: the first prediction at an alpha makes its fit."""
-        return self
-
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         if isinstance(self.shift, ClassPrevalence):
             weights = self.shift.weights[self.state_.codes]

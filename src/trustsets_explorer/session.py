@@ -238,7 +238,6 @@ class Session:
         if whole is not None:
             return Outcome(whole.covered, whole.set_sizes, n)
         check()
-        self.predictor(state.settings[index], state.seed).prepare(state.alpha)
         outcome: Outcome = self._outcomes.get_or_make(
             key, lambda: Outcome(np.empty(n, bool), np.empty(n, np.int64))
         )
@@ -268,7 +267,7 @@ class Session:
             check()
             predictor = self._predictors.get((setting.used, state.seed))
             if isinstance(predictor, ConditionalConformal):
-                predictor.prepare_along(SLIDER)
+                predictor.predict_set(self.split(state.seed).test[0], alpha=SLIDER)
         nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
         return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
 

@@ -1,6 +1,7 @@
 """Random calibration problems of every kind the engine must solve, and their reference."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +85,19 @@ def random_case(
     tests[-1] *= rng.choice([1.0, 3.0, 30.0])
     alpha = float(rng.choice([0.01, 0.05, 0.1, 0.25, 0.5]))
     return Case(phi, scores(scores_kind, rng, n), tests, alpha)
+
+
+def with_copies_and_penalty(
+    case: Case, rng: np.random.Generator, draw_alphas: Callable[[int], Array]
+) -> Case:
+    """Every point up to several times, each time with another alpha, and a penalty."""
+    n, p = case.phi.shape
+    drawn = np.concatenate([np.arange(n), rng.integers(n, size=n)])
+    penalty = 0.7 * np.abs(case.phi).max(axis=0) * np.eye(p)[1:]
+    phi = np.vstack([case.phi[drawn], penalty, -penalty])
+    scores = np.append(case.scores[drawn], np.zeros(2 * len(penalty)))
+    alphas = np.append(draw_alphas(2 * n), np.full(2 * len(penalty), 0.5))
+    return Case(phi, scores, case.tests, alphas)
 
 
 def reference(case: Case, weights: Array) -> Array:

@@ -1,11 +1,17 @@
-"""Accurate classifiers: heavy ties and wide ranges never raise, and thresholds stay exact."""
+"""Accurate classifiers: heavy ties and wide ranges never raise, and thresholds stay exact.
+
+Classes are Gaussian clouds around random centres, and the logits are their log-likelihood ratios
+times a sharpness. Far apart centres make the classifier right 95% to 100% of the time: nearly all
+APS scores are then exactly 0, and softmax scores in the tail scale run over fifteen orders of
+magnitude.
+"""
 
 import warnings
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from accurate_families import FAMILIES
 from problems import Array, Case, one_hot, polynomial, reference
 
 from trustsets import APS, RAPS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
@@ -16,6 +22,47 @@ from trustsets.status import Status
 SCORES = (APS(scale="tail"), APS(), RAPS(scale="tail"), Softmax(scale="tail"))
 ALPHAS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 SLOW = {Status.FALLBACK, Status.ROUNDED_UP, Status.UNCERTIFIED}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to simulate an accurate classifier."""
+
+    n_classes: int
+    n_features: int
+    spread: float
+    sharpness: float
+    tail: float = 0.0
+
+    def draw(self, seed: int, count: int, grouped: bool = True) -> ModelOutputs:
+        """Outputs of `count` samples with features, labels and perhaps two group columns."""
+        rng = np.random.default_rng([seed, self.n_classes, self.n_features])
+        centres = self.spread * rng.standard_normal((self.n_classes, self.n_features))
+        shares = np.exp(-self.tail * np.arange(self.n_classes) / self.n_classes)
+        labels = rng.choice(self.n_classes, count, p=shares / shares.sum())
+        features = centres[labels] + rng.standard_normal((count, self.n_features))
+        ratios = features @ centres.T - 0.5 * np.square(centres).sum(axis=1)
+        groups = {"site": rng.choice(4, count, p=[0.6, 0.25, 0.1, 0.05]), "sex": labels % 2}
+        return ModelOutputs(
+            logits=self.sharpness * ratios,
+            features=features,
+            labels=labels,
+            groups=groups if grouped else None,
+        )
+
+
+FAMILIES = {
+    "hundred classes": Family(100, 256, 0.35, 0.9),
+    "two classes": Family(2, 8, 1.0, 1.0),
+    "two far classes": Family(2, 4, 3.0, 2.0),
+    "ten classes": Family(10, 32, 0.8, 1.0),
+    "ten sharp classes": Family(10, 32, 0.7, 3.0),
+    "ten classes, never wrong": Family(10, 32, 2.5, 1.0),
+    "thirty classes, long tail": Family(30, 64, 0.6, 1.0, tail=4.0),
+    "thirty dull classes": Family(30, 64, 0.55, 0.3),
+    "five classes, few features": Family(5, 3, 2.5, 1.5),
+    "sixty classes": Family(60, 128, 0.45, 1.2),
+}
 
 
 def parts(name: str, seed: int, size: int) -> tuple[ModelOutputs, ModelOutputs, ModelOutputs]:
@@ -79,10 +126,10 @@ def assert_exact(phi: Array, scores: Array, tests: Array, alpha: float) -> None:
     np.testing.assert_allclose(found.values / largest, expected, rtol=0, atol=1e-9)
 
 
-def simulated(seed: int, offset: float = 0.0, constant: bool = True) -> tuple[Array, Array, Array]:
+def simulated(seed: int, constant: bool = True) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(seed)
     phi = polynomial(rng.random((204, 2)), 2)[:, 0 if constant else 1 :]
-    return phi[:200], rng.gamma(2.0, size=200) + offset, phi[200:]
+    return phi[:200], rng.gamma(2.0, size=200), phi[200:]
 
 
 @pytest.mark.parametrize("name", ["ten sharp classes", "hundred classes"])
@@ -106,26 +153,18 @@ def test_a_constant_shifts_thresholds_where_the_class_holds_it(offset: float) ->
     np.testing.assert_allclose(moved - offset, plain, rtol=0, atol=1e-9 * max(1.0, abs(offset)))
 
 
-@pytest.mark.parametrize("offset", [1e7, 1e8, 1e10, 1e12])
-def test_a_large_offset_outside_the_class_is_no_obstacle(offset: float) -> None:
-    phi, scores, tests = simulated(1, offset, constant=False)
-    assert_exact(phi, scores, tests, 0.1)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.2, 0.5])
-@pytest.mark.parametrize("size", [1e12, 1e100, 1e300])
-def test_huge_outliers_are_no_obstacle(size: float, alpha: float) -> None:
-    phi, scores, tests = simulated(2)
-    scores[:20] = size
-    assert_exact(phi, scores, tests, alpha)
-
-
-@pytest.mark.parametrize("low", [-3, -9, -15, -300])
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
-def test_scores_over_many_orders_of_magnitude(low: int, alpha: float) -> None:
-    phi, _, tests = simulated(3)
-    scores = 10.0 ** np.random.default_rng(low % 7).uniform(low, 1, len(phi))
-    assert_exact(phi, scores, tests, alpha)
+@pytest.mark.parametrize("kind", ["offset outside the class", "outliers", "orders of magnitude"])
+def test_no_range_of_scores_is_an_obstacle(kind: str, alpha: float) -> None:
+    for power in (7, 12) if "offset" in kind else (3, 15, 100, 300):
+        phi, scores, tests = simulated(power, constant="offset" not in kind)
+        if "offset" in kind:
+            scores += 10.0**power
+        elif kind == "outliers":
+            scores[:20] = 10.0**power
+        else:
+            scores = 10.0 ** np.random.default_rng(power).uniform(-power, 1, len(phi))
+        assert_exact(phi, scores, tests, alpha)
 
 
 def test_close_scores_count_as_the_largest_of_them() -> None:

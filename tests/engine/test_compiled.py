@@ -1,7 +1,6 @@
 """Compiled kernels on first use, from a cache that may be damaged or missing, and in workers."""
 
 import importlib.util
-import io
 import pickle
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 from problems import COMPILED, random_case
@@ -172,36 +172,6 @@ def arrays(value: Any) -> Iterator[np.ndarray]:
             yield from arrays(getattr(value, field.name))
 
 
-class MappingUnpickler(pickle.Unpickler):
-    """Replaces arrays by read-only memory maps of files, as joblib does for its workers."""
-
-    def __init__(self, stored: bytes, folder: Path) -> None:
-        super().__init__(io.BytesIO(stored))
-        self.folder = folder
-
-    def persistent_load(self, number: Any) -> Any:
-        return np.load(self.folder / f"{number}.npy", mmap_mode="r")
-
-
-class MappingPickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, folder: Path) -> None:
-        super().__init__(stream)
-        self.folder, self.count = folder, 0
-
-    def persistent_id(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or not value.size:
-            return None
-        self.count += 1
-        np.save(self.folder / f"{self.count}.npy", value)
-        return self.count
-
-
-def mapped(model: QuantileModel, folder: Path) -> QuantileModel:
-    stream = io.BytesIO()
-    MappingPickler(stream, folder).dump(model)
-    return MappingUnpickler(stream.getvalue(), folder).load()
-
-
 def answers(model: QuantileModel, tests: np.ndarray) -> list[np.ndarray]:
     """What every query says, extreme rows and the linear program included."""
     results = [model.thresholds(rows, alpha=0.15) for rows in (tests, 30.0 * tests)]
@@ -234,7 +204,9 @@ def test_a_model_works_on_read_only_memory_maps(features: str, kind: str, tmp_pa
     before, size = [array.copy() for array in arrays(model)], len(pickle.dumps(model))
     expected = answers(model, case.tests[:3])
     assert len(pickle.dumps(model)) == size  # what can be made again is not sent to workers
-    copy = mapped(model, tmp_path)
+    joblib.dump(model, tmp_path / "model")
+    copy = joblib.load(tmp_path / "model", mmap_mode="r")
+    assert any(isinstance(array, np.memmap) for array in arrays(copy))
     for there, wanted in zip(answers(copy, case.tests[:3]), expected, strict=True):
         np.testing.assert_array_equal(there, wanted)
     for changed in (model, copy, pickle.loads(pickle.dumps(model))):

@@ -1,21 +1,22 @@
 """Extreme test points: active sets lead to the optimum of all points from every start."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from problems import COMPILED
+from problems import COMPILED, Array
 
 from trustsets.engine import extreme as extreme_module
 from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine.extreme import SAMPLE_POWER, Solved, choose_sample
+from trustsets.engine.extreme import SAMPLE_POWER, Solved, choose_sample, solve_as_program
 from trustsets.engine.model import QuantileModel
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
 
 
-def heavy_model(ties: bool = False) -> tuple[QuantileModel, np.ndarray]:
+def heavy_model(kind: str = "continuous") -> tuple[QuantileModel, Array]:
     """Heavy tails, and test rows far out in them: some have no finite threshold."""
     rng = np.random.default_rng(5)
     x = np.exp(1.2 * rng.standard_normal(N))
@@ -23,30 +24,48 @@ def heavy_model(ties: bool = False) -> tuple[QuantileModel, np.ndarray]:
     far = np.quantile(x, [0.5, 0.9, 0.99, 0.999, 1.0]) * [1.0, 1.0, 1.0, 1.0, 1.1]
     far = np.append(far, x.max() * np.array([1.3, 2.0, 10.0]))
     scores = rng.gamma(2.0, size=N)
-    if ties:
+    if kind == "ties":
         scores = np.where(scores < 3.0, 0.0, np.round(scores, 1))
-    return fit_quantiles(phi, scores, 0.1), far[:, None] ** np.arange(5)
+    alpha = np.clip(0.05 * x, 0.02, 0.6) if kind == "own alphas" else 0.1
+    return fit_quantiles(phi, scores, alpha), far[:, None] ** np.arange(5)
 
 
-@pytest.mark.parametrize("ties", [False, True])
+@cache
+def program_values(kind: str) -> Array:
+    """Thresholds of the test rows at alpha 0.1 by the definition, and by the program in between."""
+    model, tests = heavy_model(kind)
+    problem = model._problem
+    alpha = 0.1 if model.alphas is None else model.alphas
+    values = []
+    for row in problem.whitening.apply(tests):
+        values.append(solve_linear_program(problem.rows, problem.scores, alpha, row, 0.9))
+        program = solve_as_program(problem, row, 0.9)
+        assert program is not None
+        assert problem.score_scale * program == pytest.approx(values[-1], rel=1e-8)
+    return np.array(values)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "ties", "own alphas"])
 @pytest.mark.parametrize(
     ("active", "sample"), [(1, 0), (1, 8), (8, 0), (8, 8), (64, 200), (64, N), (N, 0)]
 )
 def test_few_points_lead_to_the_optimum_of_all(
-    monkeypatch: pytest.MonkeyPatch, active: int, sample: int, ties: bool
+    monkeypatch: pytest.MonkeyPatch, active: int, sample: int, kind: str
 ) -> None:
     """Fixed points on the wrong side are found, and infinite thresholds are proven."""
-    model, tests = heavy_model(ties)
+    model, tests = heavy_model(kind)
     problem = model._problem
+    along = np.ldexp(model.thresholds(tests, alpha=0.1).values, -problem.exponent)
+    np.testing.assert_allclose(along, program_values(kind), rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", active)
     monkeypatch.setattr(extreme_module, "ACTIVE", active)
     monkeypatch.setattr(extreme_module, "SAMPLE_SIZE", max(sample, 1))
     object.__setattr__(model, "_sample", choose_sample(problem, model._scan_order, sample))
     kinds = set()
-    for row in problem.whitening.apply(tests):
+    rows = problem.whitening.apply(tests)
+    for row, expected in zip(rows, program_values(kind), strict=True):
         value, status = model._solve_alone(row, 0.9, [])
         kinds.add(status)
-        expected = solve_linear_program(problem.rows, problem.scores, 0.1, row, 0.9)
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
     assert kinds == {Status.EXACT, Status.HIGH_LEVERAGE}
 

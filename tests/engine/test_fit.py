@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import COMPILED, Case, random_case, reference
+from problems import COMPILED, random_case
 from scipy.optimize import linprog
 
 from trustsets.engine import Certificate, QuantileModel, fit_quantiles
 from trustsets.engine import fit as fit_module
 from trustsets.engine import model as model_module
-from trustsets.engine.extreme import solve_as_program
 from trustsets.engine.fit import CAPPED, Vertex, certify, fit_vertex, problem_points
 from trustsets.engine.problem import Problem, build_problem
 from trustsets.status import Status
@@ -71,42 +70,39 @@ def extreme_model() -> tuple[QuantileModel, np.ndarray]:
     return fit_quantiles(phi, rng.random(N // 2), 0.1), tests
 
 
-def fail_all_paths(model: QuantileModel) -> None:
-    """Make the check at the end of every path fail: no drift is small enough."""
-    order = model._scan_order
-    scan = order.scan._replace(tolerance=-1.0)
-    object.__setattr__(model, "_scan_order", order._replace(scan=scan))
-
-
-def test_descent_and_program_agree_with_the_path() -> None:
-    """The two solvers that take over from a path give its value."""
-    model, tests = extreme_model()
-    problem, expected = model._problem, model.thresholds(tests)
-    assert expected.status[-1] == Status.HIGH_LEVERAGE
-    for row, value in zip(problem.whitening.apply(tests), expected.values, strict=True):
-        assert model._solve_alone(row, 0.9, [])[0] == pytest.approx(value, abs=1e-9)
-        program = solve_as_program(problem, row, 0.9)
-        assert program is not None
-        assert problem.score_scale * program == pytest.approx(value, abs=1e-9)
-
-
-def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_solver_takes_over_where_the_one_before_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path, descent, linear program, the same with scores rounded up, and at last infinity."""
     model, tests = extreme_model()
     expected = model.thresholds(tests)
-    fail_all_paths(model)
+    assert expected.status[-1] == Status.HIGH_LEVERAGE
+    order = model._scan_order
+    scan = order.scan._replace(tolerance=-1.0)  # no drift is small enough for a path
+    object.__setattr__(model, "_scan_order", order._replace(scan=scan))
     by_descent = model.thresholds(tests)
     np.testing.assert_allclose(by_descent.values, expected.values, atol=1e-9)
-    own = model_module.fit_extreme
+    honest, nothing = model_module.fit_extreme, (CAPPED, None)
 
     def without_proof(*arguments: Any) -> object:
-        status, vertex = own(*arguments)
-        wrong = Certificate(1.0, 0.0, 0.0, 1)
-        return status, vertex and vertex._replace(certificate=wrong)
+        status, vertex = honest(*arguments)
+        return status, vertex and vertex._replace(certificate=Certificate(1.0, 0.0, 0.0, 1))
+
+    def fails(problem: Problem, *rest: object) -> object:
+        return nothing if problem is model._problem else honest(problem, *rest)
 
     monkeypatch.setattr(model_module, "fit_extreme", without_proof)
     by_program = model.thresholds(tests)
     np.testing.assert_allclose(by_program.values, expected.values, atol=1e-9)
     assert np.sum(by_program.status == Status.FALLBACK) == 2
+    monkeypatch.setattr(model_module, "solve_as_program", lambda *_: None)
+    monkeypatch.setattr(model_module, "fit_extreme", fails)
+    rounded = model.thresholds(tests)
+    assert list(rounded.status[:2]) == [Status.ROUNDED_UP] * 2
+    np.testing.assert_allclose(rounded.values[:2], expected.values[:2], rtol=0, atol=1e-3)
+    assert np.all(rounded.values[:2] >= expected.values[:2] - 1e-9)
+    monkeypatch.setattr(model_module, "fit_extreme", lambda *_: nothing)
+    last = model.thresholds(tests)
+    assert list(last.status[:2]) == [Status.UNCERTIFIED] * 2
+    assert np.all(last.values == np.inf)
 
 
 def test_a_slope_that_turns_exactly_at_a_breakpoint_is_no_ray() -> None:
@@ -167,54 +163,3 @@ def test_scores_are_rounded_up_until_a_fit_can_be_certified(
     found = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5])
     assert set(found.status) == {Status.UNCERTIFIED}
     assert np.all(found.values == np.inf)
-
-
-def test_a_row_that_no_solver_settles_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tests = extreme_model()
-    expected = model.thresholds(tests)
-    fail_all_paths(model)
-    monkeypatch.setattr(model_module, "solve_as_program", lambda *_: None)
-    nothing = (CAPPED, None)
-    own = model_module.fit_extreme
-
-    def fails(problem: Problem, *rest: object) -> object:
-        return nothing if problem is model._problem else own(problem, *rest)
-
-    monkeypatch.setattr(model_module, "fit_extreme", fails)
-    found = model.thresholds(tests)
-    assert list(found.status[:2]) == [Status.ROUNDED_UP] * 2
-    np.testing.assert_allclose(found.values[:2], expected.values[:2], rtol=0, atol=1e-3)
-    assert np.all(found.values[:2] >= expected.values[:2] - 1e-9)
-    monkeypatch.setattr(model_module, "fit_extreme", lambda *_: nothing)
-    found = model.thresholds(tests)
-    assert list(found.status[:2]) == [Status.UNCERTIFIED] * 2
-    assert np.all(found.values == np.inf)
-
-
-@pytest.mark.skipif(not COMPILED, reason="thousands of points take too long without compilation")
-@pytest.mark.parametrize("copies", [1, 3])
-def test_ties_and_copies_in_a_reduced_fit_equal_the_linear_program(copies: int) -> None:
-    """More than 3,000 different points, most scores equal: samples and active sets take part."""
-    rng = np.random.default_rng(copies)
-    phi = np.column_stack([np.ones(4000), rng.random((4000, 3))])
-    scores = np.where(rng.random(4000) < 0.85, 0.0, np.round(rng.gamma(2.0, size=4000), 1))
-    phi, scores = np.repeat(phi, copies, axis=0), np.repeat(scores, copies)
-    model = fit_quantiles(phi, scores, 0.1)
-    assert len(model._problem.rows) == 4000
-    tests = np.vstack([phi[:1], [[1.0, 0.5, 0.5, 3.0]]])
-    expected = reference(Case(phi, scores, tests, 0.1), np.full(2, 0.9))
-    np.testing.assert_allclose(model.thresholds(tests).values, expected, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("weight", [-0.2, -0.1, 0.0, 0.2, 0.3, 0.5, 0.7])
-def test_descent_equals_path_at_a_weight_on_a_breakpoint(weight: float) -> None:
-    """With alpha 0.3 and groups of equal points every multiple of 0.1 is a breakpoint."""
-    rng = np.random.default_rng(1)
-    phi = np.eye(3)[np.arange(93) % 3]
-    model = fit_quantiles(phi, rng.permutation(93).astype(float), 0.3)
-    rows = model._problem.whitening.apply(phi[:3])
-    values = model.thresholds(phi[:3], weight).values
-    for row, value in zip(rows, values, strict=True):
-        alone, status = model._solve_alone(row, weight, [])
-        assert status == Status.EXACT
-        assert np.ldexp(alone, model._problem.exponent) == value

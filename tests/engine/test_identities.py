@@ -41,14 +41,17 @@ def test_an_intercept_is_split_conformal(kind: str, constant: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "rounded", "mostly zero"])
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.45])
-def test_disjoint_groups_are_mondrian(kind: str, alpha: float) -> None:
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.45, None])
+def test_disjoint_groups_are_mondrian(kind: str, alpha: float | None) -> None:
+    """With one alpha, and with one for each group."""
     n = 4000 if COMPILED else 120
     rng = np.random.default_rng(3)
     group = rng.choice(5, n, p=[0.5, 0.3, 0.15, 0.04, 0.01])
     scores = some_scores(kind, n)
-    found = fit_quantiles(np.eye(5)[group], scores, alpha).thresholds(np.eye(5)).values
-    expected = [split_conformal(scores[group == g], alpha) for g in range(5)]
+    alphas = [0.4, 0.25, 0.1, 0.05, 0.01] if alpha is None else [alpha] * 5
+    model = fit_quantiles(np.eye(5)[group], scores, np.take(alphas, group) if not alpha else alpha)
+    found = model.thresholds(np.eye(5), alpha=alphas).values
+    expected = [split_conformal(scores[group == g], own) for g, own in enumerate(alphas)]
     assert found.tolist() == expected
 
 
@@ -77,26 +80,6 @@ def test_zero_scores_give_thresholds_of_exactly_zero() -> None:
     assert len(finite) > 100
     assert np.all(finite == 0.0)
     assert not np.signbit(finite).any()
-
-
-def test_rows_in_another_order_change_nothing() -> None:
-    rng = np.random.default_rng(2)
-    phi = polynomial(rng.random((300, 2)), 2)
-    scores, order = np.round(rng.random(300), 1), rng.permutation(300)
-    base = fit_quantiles(phi, scores).thresholds(phi[:20]).values
-    shuffled = fit_quantiles(phi[order], scores[order]).thresholds(phi[:20]).values
-    np.testing.assert_allclose(shuffled, base, atol=1e-9)
-
-
-def test_batches_and_weights_in_batches_give_equal_bits() -> None:
-    rng = np.random.default_rng(4)
-    phi = polynomial(rng.random((400, 2)), 3)
-    model = fit_quantiles(phi, rng.random(400))
-    weights = rng.uniform(-0.0999, 0.9, 400)
-    whole = model.thresholds(phi, weights)
-    for i in (0, 7, 399):
-        alone = model.thresholds(phi[i : i + 1], weights[i])
-        assert alone.values[0] == whole.values[i]
 
 
 def test_thresholds_rise_with_the_weight() -> None:

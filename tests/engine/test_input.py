@@ -27,9 +27,13 @@ SCORES = np.linspace(0.0, 1.0, 30)
         (PHI, SCORES, 0.0, "alpha must lie strictly between 0 and 1, got 0.0"),
         (PHI, SCORES, 1.0, "alpha"),
         (PHI, SCORES, np.nan, "alpha"),
+        (PHI, SCORES, np.full(29, 0.1), r"one number or one per row of phi_calib \(30\).*\(29,\)"),
+        (PHI, SCORES, np.full((30, 1), 0.1), r"one number or one per row.*\(30, 1\)"),
+        (PHI, SCORES, np.linspace(0.0, 0.9, 30), "strictly between 0 and 1, got 0.0"),
+        (PHI, SCORES, np.full(30, np.nan), "strictly between 0 and 1, got nan"),
     ],
 )
-def test_fit_says_what_is_wrong(phi: object, scores: object, alpha: float, words: str) -> None:
+def test_fit_says_what_is_wrong(phi: object, scores: object, alpha: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         fit_quantiles(phi, scores, alpha)  # type: ignore[arg-type]
 
@@ -55,10 +59,26 @@ def test_thresholds_say_what_is_wrong_and_the_model_lives_on() -> None:
         with pytest.raises(InputError, match=words):
             model.thresholds(phi, weight)
     assert np.array_equal(model.thresholds(PHI[:3]).values, before)
+    assert len(model.thresholds(PHI[:0])) == 0
+    # A test point may have an alpha of its own where the calibration points share one.
+    expected = model.thresholds(PHI[:2], weight=0.7).values
+    assert np.array_equal(model.thresholds(PHI[:2], alpha=0.3).values, expected)
 
 
-def test_no_test_points_give_no_thresholds() -> None:
-    assert len(fit_quantiles(PHI, SCORES).thresholds(PHI[:0])) == 0
+@pytest.mark.parametrize(
+    ("weight", "alpha", "words"),
+    [
+        (None, None, "alpha must be given with phi_test"),
+        (0.5, None, "alpha must be given with phi_test"),
+        (None, [0.1, 0.2, 0.3], r"one per test row \(2\), got shape \(3,\)"),
+        (0.8, [0.1, 0.3], r"weight must lie in \(-alpha, 1 - alpha\], got"),
+    ],
+)
+def test_own_alphas_need_alphas_of_test_points(weight: object, alpha: object, words: str) -> None:
+    model = fit_quantiles(PHI, SCORES, np.linspace(0.1, 0.3, 30))
+    with pytest.raises(InputError, match=words):
+        model.thresholds(PHI[:2], weight, alpha=alpha)  # type: ignore[arg-type]
+    assert np.all(np.isfinite(model.thresholds(PHI[:2], 0.7, alpha=[0.1, 0.3]).values))
 
 
 def test_a_basis_of_zeros_has_rank_zero() -> None:

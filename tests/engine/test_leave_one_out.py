@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import COMPILED, Array, Case, random_case, reference
+from problems import COMPILED, Array, Case, random_case, with_copies_and_penalty
 
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
@@ -51,29 +51,14 @@ def test_equals_a_fit_without_each_point(features: str, scores: str) -> None:
 def test_copies_penalties_and_own_alphas(features: str, scores: str, own: bool) -> None:
     """Points up to several times, two rows for each penalty, scores of any size."""
     n = 15 if COMPILED else 6
-    case = random_case(2, features, scores, n=n)
     rng = np.random.default_rng(3)
-    drawn = np.concatenate([np.arange(n), rng.integers(n, size=n)])
-    penalty = 0.6 * np.abs(case.phi).max(axis=0) * np.eye(case.phi.shape[1])[1:]
-    phi = np.vstack([case.phi[drawn], penalty, -penalty])
-    values = 1e6 * np.append(case.scores[drawn], np.zeros(2 * len(penalty)))
-    alphas = np.append(rng.choice([0.1, 0.25, 0.4], 2 * n), np.full(2 * len(penalty), 0.5))
-    copied = Case(phi, values, case.tests, alphas if own else 0.2)
+    case = random_case(2, features, scores, n=n)
+    case = with_copies_and_penalty(case, rng, lambda count: rng.choice([0.1, 0.25, 0.4], count))
+    alphas = np.asarray(case.alpha)
+    copied = Case(case.phi, 1e6 * case.scores, case.tests, alphas if own else 0.2)
     assert_refits(copied, 2 * n)
     if own:
         assert_refits(copied, 2 * n, rng.uniform(-alphas, 1.0 - alphas)[: 2 * n])
-
-
-def test_equals_the_linear_program() -> None:
-    """Without another fit of this package: the definition over the other points."""
-    for seed in range(3):
-        case = random_case(seed, "polynomial3", "rounded", n=40 if COMPILED else 16)
-        found = fit_quantiles(case.phi, case.scores, 0.2).leave_one_out().values
-        for i in range(0, len(found), 5):
-            others = np.arange(len(found)) != i
-            one = Case(case.phi[others], case.scores[others], case.phi[[i]], 0.2)
-            expected = reference(one, np.array([0.8]))[0]
-            assert found[i] == expected or abs(found[i] - expected) <= 1e-9
 
 
 def large_model() -> tuple[QuantileModel, Array, Array]:

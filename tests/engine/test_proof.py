@@ -52,16 +52,11 @@ def test_proofs_hold_for_every_kind_of_problem(features: str, scores: str, own: 
             assert is_proven(proof, case, row)
 
 
-def example() -> tuple[ThresholdProof, Case, Array]:
-    rng = np.random.default_rng(0)
+def test_planted_errors_are_seen() -> None:
+    rng, row = np.random.default_rng(0), np.array([1.0, 0.4, 0.9])
     phi = np.column_stack([np.ones(300), rng.random((300, 2))])
     case = Case(phi, rng.gamma(2.0, size=300), phi[:1], 0.1)
-    row = np.array([1.0, 0.4, 0.9])
-    return prove_threshold(fit_quantiles(phi, case.scores, 0.1), row), case, row
-
-
-def test_planted_errors_are_seen() -> None:
-    proof, case, row = example()
+    proof = prove_threshold(fit_quantiles(phi, case.scores, 0.1), row)
     assert is_proven(proof, case, row)
     assert np.array_equal(np.sort(proof.basic_points), proof.points)
     wrong = proof.points.copy()
@@ -75,10 +70,7 @@ def test_planted_errors_are_seen() -> None:
         replace(proof, coefficients=1.0001 * proof.coefficients),
     ):
         assert not is_proven(changed, case, row)
-
-
-def test_a_ray_is_no_proof_for_another_row() -> None:
-    _, case, row = example()
+    # A ray is no proof for another row.
     far = prove_threshold(fit_quantiles(case.phi, case.scores, 0.1), 1e3 * row)
     assert far.threshold == np.inf
     assert len(far.points) == 0
@@ -95,14 +87,10 @@ def test_a_direction_without_points_is_proven_too() -> None:
         assert is_proven(proof, case, np.array([0.2, 0.3, 1.0]))
 
 
-def test_one_row_at_a_time() -> None:
+def test_what_cannot_be_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fit_quantiles(np.ones((30, 1)), np.arange(30.0), 0.1)
     with pytest.raises(InputError, match="phi_x must be one row, got 2"):
         prove_threshold(model, [[1.0], [1.0]])
-
-
-def test_what_cannot_be_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = fit_quantiles(np.ones((30, 1)), np.arange(30.0), 0.1)
     monkeypatch.setattr(proof_module, "fit_extreme", lambda *_: (CAPPED, None))
     with pytest.raises(TrustSetsError, match="rounding errors prevent a proof"):
         prove_threshold(model, [1.0])

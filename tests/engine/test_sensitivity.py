@@ -44,7 +44,8 @@ def test_paths_are_those_of_new_fits(features: str, scores: str, kind: str) -> N
                 assert path.at(np.array([score]))[0] == pytest.approx(again, abs=1e-7 * size)
 
 
-def test_the_largest_score_has_no_upper_end() -> None:
+def test_ends_of_paths() -> None:
+    """The largest score has no upper end, and an infinite path is reached nowhere."""
     model = fit_quantiles(np.ones((9, 1)), np.arange(9.0), 0.1)
     row = np.ones(1)
     path = Sensitivity(model, row, prove_threshold(model, row)).path(8)
@@ -52,6 +53,9 @@ def test_the_largest_score_has_no_upper_end() -> None:
     assert path.reach(100.0).tolist() == [100.0]
     assert path.reach(7.5).tolist() == [7.5]
     assert path.reach(6.0).size == 0  # the second largest score stops it
+    path = ScorePath(np.zeros(1), np.array([np.inf]), (0.0, 0.0))
+    assert path.reach(1.0).size == 0
+    assert path.at(np.array([-5.0, 5.0])).tolist() == [np.inf, np.inf]
 
 
 def test_a_path_that_is_not_finished_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,13 +64,6 @@ def test_a_path_that_is_not_finished_is_not_known(monkeypatch: pytest.MonkeyPatc
     model = fit_quantiles(case.phi, case.scores, 0.2)
     own = Sensitivity(model, case.tests[0], prove_threshold(model, case.tests[0]))
     paths = [own.path(point) for point in own.points]
-    assert any(np.isnan(path.slopes).any() for path in paths)
     unknown = next(path for path in paths if np.isnan(path.slopes[1]))
     beyond = unknown.scores[-1] + np.array([-1e-9, 1.0])
     assert np.isnan(unknown.at(beyond)).tolist() == [False, True]
-
-
-def test_infinite_paths_are_reached_nowhere() -> None:
-    path = ScorePath(np.zeros(1), np.array([np.inf]), (0.0, 0.0))
-    assert path.reach(1.0).size == 0
-    assert path.at(np.array([-5.0, 5.0])).tolist() == [np.inf, np.inf]

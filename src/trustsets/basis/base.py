@@ -383,8 +383,7 @@ class PrincipalComponents(Basis):
         the sets.
     source : {"tuning", "training"}
         Where the directions come from: tuning samples, or the training features that the trust
-        score of the predictor holds, which costs no samples. Without a trust score both are tuning
-        samples.
+        score of the predictor holds, if it has one, which costs no samples.
 
     Examples
     --------
@@ -521,10 +520,9 @@ def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Fl
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep marginal coverage. The row of a sample
-    must depend on that sample alone. A predictor that uses it is saved with the *name* of the
-    function, ``module:function``, so the function must be defined at the top of a module, which
-    must be imported before the file is loaded.
+    Add `Intercept()` to keep marginal coverage. The row of a sample must depend on that sample
+    alone. A predictor is saved with the *name* of the function, which must be defined at the top of
+    a module, and imported before the file is loaded.
 
     With ``of_label=True``, `function` gets `ModelOutputs` and the codes of one candidate label for
     each sample, and every class has thresholds of its own.

@@ -51,8 +51,7 @@ class Learned(Basis):
     Gradient-boosted trees predict quantiles of the score from log Trust, the largest probabilities,
     their entropy and margin, and principal components of the features (those of them that the
     outputs have). The predictions and a constant are the basis functions: coverage holds over
-    their linear combinations, at every alpha, however badly the learner overfits, because it saw
-    other samples. Coverage conditional on the input is not guaranteed.
+    their linear combinations, at every alpha, however badly the learner overfits.
 
     Parameters
     ----------
@@ -65,8 +64,7 @@ class Learned(Basis):
         Size of the default regressor, scikit-learn's `HistGradientBoostingRegressor`.
     regressor : object, optional
         Any regressor with ``fit(X, y)`` and ``predict(X)`` instead. A copy of it learns the score
-        itself, and `quantiles`, `n_trees` and `n_leaves` have no effect. What it predicts for a
-        sample must not depend on other samples. The predictor cannot be saved then.
+        itself. The predictor cannot be saved then.
 
     References
     ----------
@@ -221,19 +219,18 @@ class FittedLearned(FittedBasis):
 class Trees:
     """A sum of regression trees, all of their nodes one after the other.
 
-    `roots` (T,) are the first nodes of the trees. At each of the N nodes a sample goes `left` if
-    its column is at or below the threshold, otherwise `right`; a leaf leads to itself, and adds its
-    value to the `baseline`. `depth` is the number of steps to the deepest leaf.
+    A sample goes `left` if its column is at or below the threshold, otherwise `right`; a leaf leads
+    to itself, and adds its value to the `baseline`.
     """
 
-    roots: Codes
+    roots: Codes  # (T,): first nodes of the trees; the other arrays have one entry per node.
     columns: Codes
     thresholds: Floats
     left: Codes
     right: Codes
     values: Floats
     baseline: float
-    depth: int
+    depth: int  # Steps to the deepest leaf.
 
     @classmethod
     def of(cls, model: Any) -> "Trees":
@@ -294,8 +291,7 @@ class Trees:
 
 # More trees, leaves or quantiles of the learned function did not do better.
 LEARNED = Learned()
-# (degree, penalty) of polynomials in the ranks of Conf and Trust; the first did best over all data
-# sets measured.
+# (degree, penalty) of polynomials in the ranks of Conf and Trust; the first did best on most data.
 POLYNOMIALS = ((5, 10.0), (3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
 # Principal components beside them, and their penalty: with so large a penalty they need no rule
 # for few calibration samples, because those leave their coefficients at zero.
@@ -324,8 +320,7 @@ MOST_SAMPLES = 1000
 # Penalty of `Groups`: coverage of a group of 100 calibration samples can be lower than 1 - alpha by
 # at most 5 percentage points.
 GROUP_PENALTY = 5.0
-# A group column takes part if its values have this many tuning samples on average. With names of
-# patients, say, every new sample would be of an unknown group.
+# A group column, unless of names of patients, say, has this many tuning samples per value.
 FEWEST_PER_GROUP = 10
 
 
@@ -342,14 +337,13 @@ class BasisChoice:
     candidates : tuple of str
         The function classes that were compared, groups apart, in words.
     losses, errors : arrays of shape (C,)
-        Their mean pinball loss on held-out tuning samples, in units of the score, and standard
-        errors of the differences to the first.
+        Their mean pinball loss on held-out tuning samples, and standard errors of the differences
+        to the first.
     chosen : int
         Which one was taken.
     groups : tuple of str
         Group columns whose indicators were added.
     n_tuning : int
-        Number of tuning samples: what the choice, and all else that is learned, cost.
     """
 
     basis: Basis
@@ -399,15 +393,8 @@ def choose_basis(
 ) -> BasisChoice:
     """Compare function classes by cross-validation within the tuning samples.
 
-    Trust takes part if they have it, components if they have features.
-
-    Parameters
-    ----------
-    tuning : ModelOutputs
-    scores : array of shape (m,)
-        Nonconformity scores of their labels.
-    training : array of shape (t, d), optional
-        Features of training samples, which the components are fitted on.
+    Trust takes part if they have it, components if they have features; these are fitted on the
+    features of `training` samples, if there are any. `scores` are those of the tuning labels.
     """
     bases = _candidates(tuning, training)
     losses = _held_out_losses(bases, tuning, scores, training)

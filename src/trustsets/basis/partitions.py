@@ -92,11 +92,7 @@ class Groups(_Listing):
 @storable
 @dataclass(frozen=True)
 class CustomGroups(Partition):
-    """Groups that a function of `ModelOutputs` returns, one value per sample.
-
-    The group of a sample must depend on that sample alone. A predictor that uses it is saved with
-    the name of the function, as `Custom` describes.
-    """
+    """Groups that a function of `ModelOutputs` returns, one value per sample; see `Custom`."""
 
     learns = False
 
@@ -105,10 +101,6 @@ class CustomGroups(Partition):
     def fit(self, outputs: ModelOutputs) -> "FittedGroups":
         """Note which groups occur."""
         return FittedGroups.seen_in(outputs, ("group",), self, 0.0)
-
-    def texts(self, outputs: ModelOutputs) -> list[str]:
-        """Group of each sample as a text."""
-        return texts_of(group_column(self.function(outputs), "what function returns", len(outputs)))
 
 
 @final
@@ -274,7 +266,8 @@ def _texts(
 ) -> list[list[str]]:
     """Groups of the samples as texts, one list for each column."""
     if custom is not None:
-        return [custom.texts(outputs)]
+        groups = custom.function(outputs)
+        return [texts_of(group_column(groups, "what function returns", len(outputs)))]
     for column in columns:
         if column not in outputs.groups:
             raise InputError(

@@ -129,7 +129,7 @@ def descend(
     n_points, rank = data.rows.shape
     n_blocks = -(-n_points // WIDTH)
     padded = np.zeros((n_blocks, WIDTH, rank))
-    padded.reshape(-1, rank)[:n_points] = data.rows
+    padded.reshape(n_blocks * WIDTH, rank)[:n_points] = data.rows
     block_speed = np.zeros((n_blocks, WIDTH))
     scratch = _Scratch(
         blocks=np.ascontiguousarray(padded.transpose(0, 2, 1)),

@@ -133,11 +133,6 @@ class ClusteredConformal(Predictor):
         """Cluster of each class at an alpha, shape (K,); -1 is the null cluster."""
         return self._clusters(check_alpha(alpha)).copy()
 
-    def prepare(self, alpha: float) -> Self:
-        """Cluster the classes for this alpha now."""
-        self._clusters(float(alpha))
-        return self
-
     def _check_parameters(self) -> None:
         if self.n_clusters != "auto":
             read_whole(self.n_clusters, "n_clusters")
@@ -217,13 +212,7 @@ def _embedding(fitted: TuningScores, classes: Codes, alpha: float) -> Floats:
 
 
 def fewest_points(alpha: float) -> int:
-    """Smallest n with a finite conformal quantile: the first n of at least 1 / alpha - 1.
-
-    Examples
-    --------
-    >>> fewest_points(0.1), fewest_points(0.3)
-    (9, 3)
-    """
+    """Smallest n with a finite conformal quantile: the first n of at least 1 / alpha - 1."""
     return max(1, ceil(1 / Fraction(repr(float(alpha))) - 1))
 
 
@@ -232,11 +221,6 @@ def published_rule(totals: Codes, alpha: float) -> tuple[float, int]:
 
     The share is ``K / (75 + K)``, K the classes that are not rare, and there are half as many
     clusters as that is of the samples of the rarest of them.
-
-    Examples
-    --------
-    >>> published_rule(np.array([50] * 25), alpha=0.1)  # a quarter of 50, halved
-    (0.25, 6)
     """
     enough = max(int(totals.min()), fewest_points(alpha))
     # With only rare classes nothing will be clustered; the smallest fraction is right then.

@@ -26,7 +26,7 @@ from trustsets.basis import (
 )
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets.predictors.predictor import Calibration, Predictor, read_alphas, rounded_down
+from trustsets.predictors.predictor import Calibration, Predictor, rounded_down
 from trustsets.predictors.quantiles import (
     CalibrationProblem,
     CandidateRows,
@@ -38,6 +38,7 @@ from trustsets.predictors.quantiles import (
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
+from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
 
 __all__ = ["ConditionalConformal", "FittedFunctions"]
@@ -67,19 +68,15 @@ _RAISED_MORE = 1.0 + 2.0**-40
 @storable
 @dataclass(frozen=True, eq=False)
 class FittedFunctions:
-    """The fitted function class, and its values `phi` (n, p) at the calibration samples.
-
-    `penalty` (q, p) has rows w of the penalties ``|w' beta|``, `group_penalty` those that count
-    only in the fits which limit the thresholds of groups. `starts` are alpha, multiple of the group
-    penalty and basic points of the fits that were made before the predictor was saved.
-    """
+    """The fitted function class, and its values at the calibration samples."""
 
     basis: FittedBasis
-    phi: Floats
-    penalty: Floats
-    group_penalty: Floats | None
+    phi: Floats  # (n, p)
+    penalty: Floats  # (q, p): rows w of the penalties ``|w' beta|``.
+    group_penalty: Floats | None  # Those of the fits that limit the thresholds of groups.
     choice: BasisChoice | None
     size_limits: "SizeLimits | None"
+    # Alpha, multiple of the group penalty and basic points of fits that were made before saving.
     starts: tuple[tuple[float, float, Codes], ...] = ()
 
     def __post_init__(self) -> None:
@@ -157,12 +154,9 @@ class ConditionalConformal(Predictor):
     temperature, allow_empty, random_state
         As in `StandardConformal`.
     class_bias : "auto", "tuning", ClassBias or None
-        Constants added to the logits of the classes before scores are computed, for
-        classifiers trained on other class prevalences than they meet. ``"tuning"``, or a
-        `ClassBias` that is not fitted, such as ``ClassBias(prevalence=1.0)``, learns them from
-        the tuning samples. ``"auto"`` (default) does so with prevalence 0.75 and
-        ``basis="auto"``, which up-weights rare classes, without a guarantee for them. It adds
-        nothing to a basis of your own. Conf and Trust stay those of the outputs as given.
+        As in `StandardConformal`. ``"auto"`` (default) is ``ClassBias(prevalence=0.75)`` with
+        ``basis="auto"``, which up-weights rare classes, without a guarantee for them, and None
+        with a basis of your own. Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
         among scores by draws too small to matter otherwise. With ``allow_empty=True`` and one
@@ -173,7 +167,7 @@ class ConditionalConformal(Predictor):
         too, every class has thresholds of its own, of shape (m, K), and a class with too few
         calibration samples for that is in every set. ``Classes(penalty=...)`` in a basis of your
         own asks for less, at smaller sets. Where no score lies between the fitted value and the
-        exact threshold, a number just below the fitted value stands for it: the set is the same.
+        exact threshold, a number just below the fitted value stands for it.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 per class if
         that is more, but never more than a fifth. With ``basis="auto"`` and features, it takes a
@@ -206,6 +200,8 @@ class ConditionalConformal(Predictor):
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
     per_class: bool = False
+
+    _takes_alphas = True
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -254,16 +250,6 @@ class ConditionalConformal(Predictor):
         # Coefficients with a penalty stay at zero where samples are too few for them.
         return float(max(1, width - len(self._functions.penalty)) / n)
 
-    def prepare(self, alpha: float) -> Self:
-        """Make the fits that `predict_set` needs at this alpha now."""
-        self._problem.prepare(float(alpha))
-        return self
-
-    def prepare_along(self, alphas: Alphas) -> Self:
-        """Make the fits of many alphas now, for a fraction of the time of single ones."""
-        self._problem.prepare_along(alphas)
-        return self
-
     def _check_parameters(self) -> None:
         if self.basis != "auto" and not isinstance(self.basis, Basis):
             rule = 'basis must be "auto" or a function class such as Polynomial()'
@@ -289,9 +275,6 @@ class ConditionalConformal(Predictor):
         if isinstance(self.class_bias, str) and self.class_bias == "auto":
             return ClassBias(prevalence=_PREVALENCE) if isinstance(self.basis, str) else None
         return self.class_bias
-
-    def _check_calibration_alphas(self, alphas: Any, n: int) -> Floats:
-        return read_alphas(alphas, "alphas", n)
 
     def _fit(
         self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
@@ -422,9 +405,28 @@ class ConditionalConformal(Predictor):
         thresholds = self._problem.sample_alpha_thresholds(fits, phi, alphas, draws)
         return Thresholds((thresholds.values - ties)[:, None], thresholds.status[:, None])
 
+    def _sized_sets(
+        self, outputs: ModelOutputs, scores: Floats, alpha: float, size: int
+    ) -> PredictionSets:
+        recalibrated = self.state_.recalibrated(outputs)
+        if size >= recalibrated.n_classes:
+            thresholds = self._thresholds(outputs, scores, (alpha,))
+            sets = self._sets(recalibrated, scores, thresholds, alpha)
+            return replace(sets, alpha=np.full(len(sets), alpha))
+        thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
+        sets = self._sets(recalibrated, scores, thresholds, alpha)
+        p = recalibrated.block_probabilities(slice(0, len(sets)), self.state_.temperature)
+        # The `size` most likely classes, of equals the first columns. Where so few classes cannot
+        # reach alpha, the set holds all of them.
+        mask = np.zeros(p.shape, dtype=bool)
+        np.put_along_axis(mask, np.argsort(-p, axis=1, kind="stable")[:, :size], True, axis=1)
+        mask &= sets.mask | (alphas > alpha)[:, None]
+        return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
+
     def _sized_thresholds(
         self, outputs: ModelOutputs, alpha: float, size: int
     ) -> tuple[Thresholds, Floats]:
+        """Thresholds of sets of at most `size` classes, and the alpha of each sample."""
         fitted, limits = self._functions, self._functions.size_limits
         if fitted.basis.uses_label:
             raise InputError(
@@ -591,16 +593,12 @@ _CLOSE = 1e-9
 @storable
 @dataclass(frozen=True, eq=False)
 class SizeLimits:
-    """What the alphas of sets of limited size are learned from.
+    """What the alphas of sets of limited size are learned from."""
 
-    `label_ranks` (n,) are 0-based ranks of the calibration labels by probability, `tuning_ranks`
-    (t,) and `tuning_phi` (t, p) ranks and basis functions of the tuning samples. `beyond` is M:
-    twice the largest tuning score, because more would make fits slower and thresholds steeper.
-    """
-
-    label_ranks: Codes
-    tuning_ranks: Codes
-    tuning_phi: Floats
+    label_ranks: Codes  # (n,): 0-based ranks of the calibration labels by probability.
+    tuning_ranks: Codes  # (t,)
+    tuning_phi: Floats  # (t, p): basis functions of the tuning samples.
+    # M: twice the largest tuning score; more would make fits slower and thresholds steeper.
     beyond: float
 
     @classmethod

@@ -72,47 +72,26 @@ _FEWEST_TO_WARN = 50
 @storable
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What a predictor learned: arrays with one entry per calibration sample, and constants.
+    """What a predictor learned: arrays with one entry per calibration sample, and constants."""
 
-    Attributes
-    ----------
-    classes : array of shape (K,)
-        Names of the classes, in the order of the columns.
-    rows, codes, scores, is_correct : arrays of shape (n,)
-        Identity, label and nonconformity score of each calibration sample, and whether the most
-        likely class is the label.
-    alphas : array of shape (n,), optional
-        Alpha of each sample, where `calibrate` was given alphas.
-    temperature, class_bias
-        What the outputs are recalibrated with before scores are computed.
-    n_tuning, tuning_rows
-        Number of tuning samples, and identities of those set aside from the calibration samples.
-    reused : tuple of str
-        What was learned from the calibration samples themselves, in words.
-    below_majority : bool
-        Whether always predicting the most frequent class is significantly more accurate.
-    reordered : float
-        Accuracy with another order of the columns, where it is clearly larger; otherwise 0.
-    fitted : object
-        What the method fitted; see `Predictor._fit`.
-    """
-
-    classes: Array
+    classes: Array  # (K,): names, in the order of the columns.
     n_features: int | None
-    rows: Codes
-    codes: Codes
-    scores: Floats
-    is_correct: NDArray[np.bool_]
-    alphas: Floats | None
+    rows: Codes  # (n,): identities of the samples.
+    codes: Codes  # (n,): columns of the labels.
+    scores: Floats  # (n,): nonconformity scores of the labels.
+    is_correct: NDArray[np.bool_]  # (n,): whether the most likely class is the label.
+    alphas: Floats | None  # (n,): where `calibrate` was given alphas.
+    # What the outputs are recalibrated with before scores are computed.
     temperature: float
     class_bias: ClassBias | None
     seed: int
     n_tuning: int
-    tuning_rows: Codes
-    reused: tuple[str, ...]
+    tuning_rows: Codes  # Of tuning samples that were set aside from the calibration samples.
+    reused: tuple[str, ...]  # What was learned from the calibration samples themselves, in words.
+    # What `classifier_doubts` found.
     below_majority: bool
     reordered: float
-    fitted: Any = None
+    fitted: Any = None  # See `Predictor._fit`.
 
     def __post_init__(self) -> None:
         for name in ("classes", "rows", "codes", "scores", "is_correct", "alphas"):
@@ -225,6 +204,7 @@ class Predictor(Estimator, ABC):
     _samples: ModelOutputs | None = None
     _cache: dict[str, Any] | None = None
     _population = "exchangeable new samples"
+    _takes_alphas = False  # of calibration samples
 
     # 1. What users call.
 
@@ -249,7 +229,9 @@ class Predictor(Estimator, ABC):
         seed = resolve_seed(self.random_state)
         require_outputs(outputs, "outputs").require_labels("calibrate")
         if alphas is not None:
-            alphas = self._check_calibration_alphas(alphas, len(outputs))
+            if not self._takes_alphas:
+                raise InputError("alphas of calibration samples are for ConditionalConformal.")
+            alphas = _read_alphas(alphas, "alphas", len(outputs))
         calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
         is_reused = tuning is calibration
         bias = _resolve_class_bias(self._default_class_bias(), tuning)
@@ -317,10 +299,9 @@ class Predictor(Estimator, ABC):
             if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
                 raise InputError("max_size takes one alpha for all samples, the smallest of any.")
             [alpha], _ = _read_alpha(alpha)
-            size = read_whole(max_size, "max_size")
-            return self._sized_sets(outputs, recalibrated, scores, alpha, size)
+            return self._sized_sets(outputs, scores, alpha, read_whole(max_size, "max_size"))
         if sample_alphas is not None:
-            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
+            levels = _read_alphas(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
             return replace(self._sets(recalibrated, scores, thresholds, 1.0), alpha=levels)
         alphas, is_single = _read_alpha(alpha)
@@ -334,9 +315,7 @@ class Predictor(Estimator, ABC):
         :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
         of the cell. For others, p is the smallest alpha of a grid at which y is not in the set, and
         1 if y is in all of the nested sets. ``predict_p(...) > alpha`` are the sets of
-        `predict_set`, and for the true class :math:`P(p \le a) \le a` for every a, in the same
-        sense as coverage. Unless `allow_empty` is set, the most likely class has p-value 1 where a
-        set would be empty.
+        `predict_set`, and for the true class :math:`P(p \le a) \le a`, in the sense of coverage.
 
         Parameters
         ----------
@@ -375,9 +354,8 @@ class Predictor(Estimator, ABC):
         they show coverage and sizes without a test set. What was learned from tuning samples stays
         fixed. The order is that of `calibration_rows_`; `alpha` is that of `predict_set`.
 
-        In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
-        sample for `ConditionalConformal` without functions of the label. Otherwise thresholds are
-        computed anew for each sample, with a progress bar.
+        For `ClusteredConformal`, and with functions of the label, thresholds are computed anew for
+        each sample, with a progress bar.
 
         Examples
         --------
@@ -411,8 +389,7 @@ class Predictor(Estimator, ABC):
             One sample, such as ``test[0]``.
         alpha : float
         label : class name, optional
-            Explain why this class is in the set, or is not. Needed where each class has a threshold
-            of its own.
+            Why this class is in the set, or is not; needed where each class has its own threshold.
 
         Examples
         --------
@@ -446,8 +423,6 @@ class Predictor(Estimator, ABC):
 
         Examples
         --------
-        A window of the last 100 samples:
-
         >>> from trustsets import ModelOutputs, StandardConformal
         >>> rng = np.random.default_rng(0)
         >>> logits = rng.normal(size=(120, 5))
@@ -502,11 +477,10 @@ class Predictor(Estimator, ABC):
         """Return a predictor for another population than that of the calibration samples.
 
         With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
-        prevalences, estimated from the unlabelled outputs (`prevalence_`). That is right if the
-        outputs within each class have stayed the same. With ``shift="covariate"``, the weights are
-        the odds that a classifier gives to a sample's being a new one (`weights_`). That is right
-        if labels and outputs of samples that agree in `of` have stayed the same. `adapt` warns
-        where the samples speak against the weights. This predictor does not change.
+        prevalences (`prevalence_`): right if the outputs within each class have stayed the same.
+        With ``shift="covariate"``, the weights are the odds that a classifier gives to a sample's
+        being a new one (`weights_`): right if labels and outputs of samples that agree in `of` have
+        stayed the same. `adapt` warns where the samples speak against the weights.
 
         Parameters
         ----------
@@ -688,10 +662,6 @@ class Predictor(Estimator, ABC):
     def _check_parameters(self) -> None:
         """Refuse wrong parameters, without data."""
 
-    def _check_calibration_alphas(self, alphas: Any, n: int) -> Floats:
-        """Alphas of the calibration samples, as numbers."""
-        raise InputError("alphas of calibration samples are for ConditionalConformal.")
-
     def _tuned(self) -> tuple[str, ...]:
         """What the method itself learns from tuning samples, in words."""
         return ()
@@ -707,10 +677,6 @@ class Predictor(Estimator, ABC):
     def _fitted_to_store(self) -> Any:
         """What the method fitted, with anything that makes a loaded predictor faster."""
         return self._state().fitted
-
-    def prepare(self, alpha: float) -> Self:
-        """Make the fits that `predict_set` needs at this alpha now."""
-        return self
 
     def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
         """P-values of all classes, shape (m, K), in closed form; None where there is none."""
@@ -729,10 +695,10 @@ class Predictor(Estimator, ABC):
         back, joined = np.argsort(np.concatenate(order)), _joined(parts)
         return Thresholds(joined.values[back], joined.status[back])
 
-    def _sized_thresholds(
-        self, outputs: ModelOutputs, alpha: float, size: int
-    ) -> tuple[Thresholds, Floats]:
-        """Thresholds of sets of at most `size` classes, and the alpha of each sample."""
+    def _sized_sets(
+        self, outputs: ModelOutputs, scores: Floats, alpha: float, size: int
+    ) -> PredictionSets:
+        """Sets of at most `size` classes, each with an alpha of its own."""
         raise InputError(
             f"max_size is for ConditionalConformal; {type(self).__name__} cannot give each sample "
             "an alpha of its own. ConditionalConformal(basis=Intercept()) gives all samples the "
@@ -945,29 +911,6 @@ class Predictor(Estimator, ABC):
             flavour=recalibrated.flavour,
         )
 
-    def _sized_sets(
-        self,
-        outputs: ModelOutputs,
-        recalibrated: ModelOutputs,
-        scores: Floats,
-        alpha: float,
-        size: int,
-    ) -> PredictionSets:
-        """Sets of at most `size` classes."""
-        if size >= recalibrated.n_classes:
-            thresholds = self._thresholds(outputs, scores, (alpha,))
-            sets = self._sets(recalibrated, scores, thresholds, alpha)
-            return replace(sets, alpha=np.full(len(sets), alpha))
-        thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
-        sets = self._sets(recalibrated, scores, thresholds, alpha)
-        p = recalibrated.block_probabilities(slice(0, len(sets)), self.state_.temperature)
-        # The `size` most likely classes, of equals the first columns. Where so few classes cannot
-        # reach alpha, the set holds all of them.
-        mask = np.zeros(p.shape, dtype=bool)
-        np.put_along_axis(mask, np.argsort(-p, axis=1, kind="stable")[:, :size], True, axis=1)
-        mask &= sets.mask | (alphas > alpha)[:, None]
-        return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
-
     def _grid_p_values(self, outputs: ModelOutputs, scores: Floats, grid: Alphas) -> Floats:
         """P-values of all classes, shape (m, K), from sets at increasing alphas."""
         if not grid:
@@ -1072,7 +1015,7 @@ def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
     return alphas, is_single
 
 
-def read_alphas(alphas: Any, name: str, n: int) -> Floats:
+def _read_alphas(alphas: Any, name: str, n: int) -> Floats:
     """One number strictly between 0 and 1 for each of n samples."""
     values = column(alphas, name, n)
     if values.dtype.kind != "f":
@@ -1092,8 +1035,6 @@ def read_alphas(alphas: Any, name: str, n: int) -> Floats:
 def rounded_down(alphas: Floats) -> Floats:
     """Alphas with three digits, so that there are not too many of them.
 
-    Examples
-    --------
     >>> rounded_down(np.array([0.29, 0.12345, 0.019999, 0.21999999999999997]))
     array([0.29  , 0.123 , 0.0199, 0.22  ])
     """

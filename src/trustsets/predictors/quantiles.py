@@ -96,26 +96,13 @@ def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:
     """P-values ``(1 + #{s_i >= s}) / (n + 1)`` of scores, from n increasing calibration scores.
 
     A score is at most the finite-sample quantile at alpha exactly if its p-value exceeds alpha.
-
-    Examples
-    --------
-    >>> quantile_p_values(np.arange(1.0, 10.0), np.array([0.5, 9.0, 9.5]))
-    array([1. , 0.2, 0.1])
     """
     above = cell_scores.size - np.searchsorted(cell_scores, scores, side="left")
     return np.asarray((1.0 + above) / (cell_scores.size + 1.0))
 
 
 def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thresholds:
-    """Quantile of the other scores of each sample's cell and its status, both of shape (n, A).
-
-    Examples
-    --------
-    >>> scores, cells = np.array([3.0, 1.0, 2.0, 7.0]), np.array([0, 0, 0, 1])
-    >>> thresholds = leave_one_out_quantiles(scores, cells, (0.5,))
-    >>> thresholds.values[:, 0], [Status(code).name for code in thresholds.status[:, 0]]
-    (array([ 2.,  3.,  3., inf]), ['EXACT', 'EXACT', 'EXACT', 'UNSEEN_GROUP'])
-    """
+    """Quantile of the other scores of each sample's cell and its status, both of shape (n, A)."""
     values = np.full((len(scores), len(alphas)), np.inf)
     status = np.full(values.shape, np.int8(Status.UNSEEN_GROUP))
     order = np.argsort(cells, kind="stable")
@@ -138,12 +125,6 @@ def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alp
 
     `scores` of shape (n,) increase, and have `weights`. `new` are K weights that the new sample may
     have; the result has shape (K, A).
-
-    Examples
-    --------
-    >>> scores = np.arange(9.0)
-    >>> weighted_quantiles(scores, np.ones(9), np.array([1.0, 2.0]), (0.1, 0.3))[:, 1]
-    array([6., 7.])
     """
     total = np.cumsum(weights)
     if not total.size or total[-1] <= 0.0:
@@ -160,21 +141,9 @@ def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alp
 class CalibrationProblem:
     """Calibration points of a function class, and the fits made of them so far.
 
-    Parameters
-    ----------
-    phi, scores : arrays of shape (n, p) and (n,)
-        Basis functions and nonconformity scores of the calibration samples.
-    penalty : array of shape (q, p)
-        Rows w; a fit adds ``sum_j |w_j' beta|`` to its loss.
-    group_penalty : array of shape (r, p), optional
-        Rows like those of `penalty` that count only in the two fits which limit the thresholds;
-        without them thresholds are not limited.
-    ties : sequence of arrays of shape (n,)
-        What orders points with equal rows and scores.
-    uses_label : bool
-        Whether the functions depend on the candidate label.
-    starts : tuple of (alpha, multiple of the group penalty, basic points)
-        Fits that were made before, from which to begin.
+    A fit adds ``|w' beta|`` to its loss for each row w of `penalty` (q, p). Rows of `group_penalty`
+    count only in the two fits which limit the thresholds; without them thresholds are not limited.
+    `ties` order points with equal rows and scores, and `starts` are those of `all_starts`.
     """
 
     def __init__(
@@ -453,25 +422,13 @@ _NUMBERS = 1 << 22
 @final
 @dataclass(frozen=True)
 class LabelParts:
-    """The parts of a basis that is the sum of functions of the sample and of the label.
+    """The parts of a basis that is the sum of functions of the sample and of the label."""
 
-    Attributes
-    ----------
-    labels : (C, p) array
-        The functions of the label for each cell, and zero in the other columns.
-    varying : (p,) array
-        Columns that depend on the label.
-    centres : (J, p) array
-        Rows of samples that stand for others, with any label. They must not depend on the samples
-        at hand.
-    column_sums : (2, p) array
-        Sums of the positive values of each calibration column, and of the negative ones without
-        their sign.
-    """
-
-    labels: Floats
-    varying: Bools
+    labels: Floats  # (C, p): the functions of the label for each cell; zero in the other columns.
+    varying: Bools  # (p,): columns that depend on the label.
+    # (J, p): rows of calibration samples that stand for others, with any label.
     centres: Floats
+    # (2, p): sums of the positive values of each calibration column, and of the size of the others.
     column_sums: Floats
 
     def relabel(self, rows: Floats, cells: Codes | int) -> Floats:
@@ -498,24 +455,12 @@ class LabelParts:
 @final
 @dataclass(frozen=True)
 class CandidateRows:
-    """Rows phi(x, c) of m samples and C cells of classes.
+    """Rows phi(x, c) of m samples and C cells of classes."""
 
-    Attributes
-    ----------
-    rows : function
-        Rows of all samples for one cell, shape (m, p).
-    cells : (K,) array
-        Cell of each class.
-    scale : float
-        Largest size of a calibration score.
-    parts : LabelParts, optional
-        For bases that are the sum of functions of the sample and of the label.
-    """
-
-    rows: Callable[[int], Floats]
-    cells: Codes
-    scale: float
-    parts: LabelParts | None = None
+    rows: Callable[[int], Floats]  # Of all samples for one cell, (m, p).
+    cells: Codes  # (K,): cell of each class.
+    scale: float  # Largest size of a calibration score.
+    parts: LabelParts | None = None  # None if functions of sample and label cannot be told apart.
 
     @property
     def n_cells(self) -> int:
@@ -677,24 +622,13 @@ def _spread_rows(rows: Floats) -> Codes:
 @final
 @dataclass(frozen=True, eq=False)
 class QuantileFit:
-    """A fit over calibration samples and, after them, points that stand for penalties.
+    """A fit over calibration samples and, after them, points that stand for penalties."""
 
-    Attributes
-    ----------
-    phi, scores : arrays of shape (n, p) and (n,)
-        Basis functions and scores of the points.
-    alpha : float
-    row : array of shape (p,)
-        Basis functions of the new sample.
-    weight : float
-        Weight of the new sample.
-    """
-
-    phi: Floats
-    scores: Floats
+    phi: Floats  # (n, p)
+    scores: Floats  # (n,)
     alpha: float
-    row: Floats
-    weight: float
+    row: Floats  # (p,): basis functions of the new sample.
+    weight: float  # Of the new sample.
 
     @classmethod
     def of_constant(cls, scores: Floats, alpha: float) -> Self:

@@ -45,7 +45,8 @@ _AVERAGES = ("coverage", "size", "size_median", "empty", "full")
 _STEPS = 5
 _SLACK = 1e-9
 # Classes of a set that the page writes out, and samples that it lists in a cell.
-MOST_CLASSES, MOST_SAMPLES = 12, 20
+MOST_CLASSES = 12
+MOST_SAMPLES = 20
 
 # ---- Heatmaps -------------------------------------------------------------------------------
 
