@@ -43,6 +43,8 @@ SLOW = (
     "basis/test_learned.py",
     "benchmarks",
     "cli",
+    "contract/test_golden.py::test_a_saved_predictor",
+    "contract/test_public_names.py::test_predictors_do_not_load",
     "contract/test_queries.py",
     "demo",
     "engine/test_compiled.py",

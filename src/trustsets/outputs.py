@@ -342,6 +342,12 @@ class ModelOutputs:
             raise InputError(f"{purpose} needs labels; pass labels= to ModelOutputs.")
         return self.codes
 
+    def require_features(self, purpose: str) -> Array:
+        """Return the features, or raise an error that names `purpose`."""
+        if self.features is None:
+            raise InputError(f"{purpose} needs features; pass features= to ModelOutputs.")
+        return self.features
+
     def require_trust(self, purpose: str) -> Floats:
         """Return the trust, or raise an error that names `purpose`."""
         if self.trust is None:

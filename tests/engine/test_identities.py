@@ -30,7 +30,7 @@ def some_scores(kind: str, n: int) -> Array:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "rounded", "mostly zero", "nearly equal"])
-@pytest.mark.parametrize("constant", [1.0, 0.7, 1e-3])
+@pytest.mark.parametrize("constant", [1.0, 0.7e-3])
 def test_an_intercept_is_split_conformal(kind: str, constant: float) -> None:
     for n in SIZES:
         scores = some_scores(kind, n)

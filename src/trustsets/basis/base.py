@@ -45,7 +45,6 @@ _MORE_DIRECTIONS = 10
 _ITERATIONS = 5
 # Relative to the largest: with a smaller standard deviation a component is constant.
 _SMALLEST_DEVIATION = 1e-6
-_NO_FEATURES = "PrincipalComponents needs features; pass features= to ModelOutputs."
 
 
 class FittedBasis(ABC):
@@ -407,9 +406,7 @@ class PrincipalComponents(Basis):
 
     def fit(self, outputs: ModelOutputs) -> "FittedComponents":
         """Find the directions of largest variance of the features."""
-        if outputs.features is None:
-            raise InputError(_NO_FEATURES)
-        return self.fit_features(outputs.features)
+        return self.fit_features(outputs.require_features("PrincipalComponents"))
 
     def fit_parts(
         self, calibration: ModelOutputs, tuning: ModelOutputs, **learned_from: Any
@@ -454,9 +451,7 @@ class FittedComponents(FittedBasis):
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the components."""
-        features = outputs.features
-        if features is None:
-            raise InputError(_NO_FEATURES)
+        features = outputs.require_features("PrincipalComponents")
         if features.shape[1] != self.mean.size:
             raise InputError(
                 f"features have dimension {features.shape[1]}, but {self.mean.size} when fitted."
