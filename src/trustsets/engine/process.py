@@ -1,0 +1,173 @@
+"""Fits of the same data at many alphas, which share most of their work.
+
+The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend
+on alpha at all. So a fit at another alpha shares the data and starts at a vertex that is few pivots
+away. It is certified as any other. An optimal vertex whose dual values all lie strictly inside
+their box is the only one, so it is the vertex that a fit from the beginning finds. Where a dual
+value is at its bound, several vertices are optimal, and the one found depends on the way there:
+these alphas are fitted from the beginning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.fit import Certificate, certify, problem_points
+from trustsets.engine.model import QuantileModel, fit_problem, make_model, refit
+from trustsets.engine.path import LONG_STRETCH, make_tour
+from trustsets.engine.problem import Problem, build_problem, read_matrix, read_weights
+from trustsets.errors import InputError
+from trustsets.status import Thresholds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """What it takes to make the model of one alpha again; small, unlike the model itself."""
+
+    problem: Problem
+    basic: IntArray
+    certificate: Certificate
+    resolution: float
+
+    def model(self) -> QuantileModel:
+        linear, pivots = np.zeros(len(self.basic)), self.certificate.pivots
+        points, alpha = problem_points(self.problem), self.problem.alpha
+        vertex = certify(points, alpha, self.basic, linear, pivots)
+        return make_model(self.problem, vertex, self.resolution)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileProcess:
+    """Fits of the same data at many alphas; made by `fit_quantile_process`.
+
+    It is a sequence of models. They share the data, and each is bitwise identical to the one that
+    `fit_quantiles` makes at its alpha. A model is made anew whenever it is asked for, because what
+    it keeps to compute thresholds fast can take megabytes for each alpha.
+
+    Attributes
+    ----------
+    alphas : (A,) array
+        Miscoverages, increasing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets.engine import fit_quantile_process
+    >>> process = fit_quantile_process(np.ones((99, 1)), np.arange(99.0), [0.01, 0.1, 0.2])
+    >>> process.at(0.1).thresholds(np.ones((1, 1))).values
+    array([89.])
+    """
+
+    alphas: FloatArray
+    _fits: tuple[_Fit, ...]
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    def __getitem__(self, number: int) -> QuantileModel:
+        """Make the model of the alpha with this number."""
+        return self._fits[number].model()
+
+    def __iter__(self) -> Iterator[QuantileModel]:
+        return (fit.model() for fit in self._fits)
+
+    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> Iterator[Thresholds]:
+        """Thresholds of test rows at each alpha in turn, as `QuantileModel.thresholds` has them.
+
+        The rows are checked, whitened and ordered once for all alphas.
+
+        Parameters
+        ----------
+        phi_test : (m, p) array
+        shares : float or (m,) array
+            Numbers U in (0, 1]: the weight of a row is ``U - alpha``.
+        """
+        first = self[0]
+        phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
+        rows, unseen = first._whiten(phi)
+        tour = make_tour(rows, LONG_STRETCH)
+        for fit in self._fits:
+            weights = read_weights(
+                fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)
+            )
+            model = fit.model()
+            yield model._final(model._solve_rows(rows, weights, unseen, tour))
+
+    def at(self, alpha: float) -> QuantileModel:
+        """Make the model of an alpha of the grid."""
+        number = int(np.searchsorted(self.alphas, alpha))
+        if number == len(self) or self.alphas[number] != alpha:
+            raise InputError(
+                f"alpha must be one of the {len(self)} alphas of this process, from "
+                f"{self.alphas[0]} to {self.alphas[-1]}, got {alpha!r}; fit the process with it."
+            )
+        return self[number]
+
+
+def default_alphas() -> FloatArray:
+    """A hundred alphas from 0.001 to 0.98, finer near 0: round numbers, as users ask for them.
+
+    Examples
+    --------
+    >>> alphas = default_alphas()
+    >>> len(alphas), alphas[:3].tolist(), bool(0.1 in alphas)
+    (100, [0.001, 0.002, 0.003], True)
+    """
+    parts = (range(1, 21), range(25, 101, 5), range(110, 501, 10), range(520, 981, 20))
+    return np.concatenate([np.array(part) for part in parts]) / 1000.0
+
+
+def fit_quantile_process(
+    phi_calib: ArrayLike, scores_calib: ArrayLike, alphas: ArrayLike | None = None
+) -> QuantileProcess:
+    """Fit quantile regressions at many alphas, for a fraction of the time of single fits.
+
+    Parameters
+    ----------
+    phi_calib : (n, p) array
+        Basis rows of the calibration points; any rank, any scale.
+    scores_calib : (n,) array
+        Scores of their true labels; ties are allowed.
+    alphas : (A,) array, optional
+        Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
+    """
+    grid = default_alphas() if alphas is None else _read_alphas(alphas)
+    fits: list[_Fit] = []
+    for problem in _problems(phi_calib, scores_calib, grid):
+        fits.append(_fit_along(problem, fits[-1].basic if fits else None))
+    return QuantileProcess(grid, tuple(fits))
+
+
+def _fit_along(problem: Problem, start: IntArray | None) -> _Fit:
+    """Fit one alpha, from the basic points of the alpha before if there are some."""
+    model = fit_problem(problem) if start is None else refit(problem, start)
+    return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
+
+
+def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator[Problem]:
+    """The problem of each alpha, which share all of their arrays.
+
+    Only where a few scores are a million times as large as the others, alpha decides which scores
+    are too close to tell apart, and each problem is built anew.
+    """
+    first = build_problem(phi, scores, float(alphas[0]))
+    for alpha in alphas.tolist():
+        yield (
+            replace(first, alpha=alpha)
+            if first.has_one_scale
+            else build_problem(phi, scores, alpha)
+        )
+
+
+def _read_alphas(alphas: ArrayLike) -> FloatArray:
+    grid = np.array(alphas, dtype=np.float64)
+    inside = grid.ndim == 1 and len(grid) > 0 and bool(np.all((grid > 0.0) & (grid < 1.0)))
+    if not inside or np.any(np.diff(grid) <= 0.0):
+        raise InputError(
+            "alphas must be increasing numbers strictly between 0 and 1, at least one, got "
+            f"{alphas!r}; sort them, or pass None for the default grid."
+        )
+    return grid
