@@ -80,7 +80,8 @@ def test_groups_combine_columns_and_mark_strangers():
     [
         (lambda: Bins("conf"), "Bins takes statistics"),
         (lambda: Bins(counts=(10,)), "one for each statistic"),
-        (lambda: Bins(counts=(10, 0)), "counts must be 1 or more"),
+        (lambda: Bins(counts=(10, 0)), "counts must be whole numbers, 1 or more"),
+        (lambda: Bins(counts="ab"), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(spacing=("uniform", "log")), "spacing takes"),
         (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
@@ -88,6 +89,7 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Polynomial(-1), "degree must be"),
         (lambda: Polynomial(1.5), "degree must be"),
         (lambda: Polynomial(of=()), "non-empty tuple of statistics"),
+        (lambda: Polynomial(of=Confidence()), "non-empty tuple of statistics"),
         (lambda: Polynomial(penalty=np.nan), "penalty must be finite"),
         (lambda: PrincipalComponents(0), "n_components must be"),
         (lambda: Confidence(transform="square"), "transform must be"),

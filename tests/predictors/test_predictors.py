@@ -232,11 +232,13 @@ def test_scikit_learn_can_clone_and_set(predictor, halves):
 
 
 BAD_PARAMETERS = [
-    ({"score": APS}, "score must be a score"),
+    ({"score": APS}, "score must be an instance"),
     ({"temperature": -1.0}, "temperature must be positive"),
     ({"temperature": "auto"}, "temperature must be None, a number"),
     ({"temperature": TemperatureScaling()}, "fitted TemperatureScaling"),
     ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),
+    ({"tuning_fraction": None}, "tuning_fraction must lie"),
+    ({"score": "lac"}, r"an instance such as APS\(\) or Softmax\(\); got 'lac'"),
     ({"random_state": -1}, "random_state must not be negative"),
     ({"random_state": "x"}, "random_state must be"),
 ]

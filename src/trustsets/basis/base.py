@@ -299,7 +299,8 @@ class Polynomial(Basis):
         check_not_negative(penalty=self.penalty)
         if self.degree != int(self.degree) or self.degree < 0:
             raise InputError(f"degree must be a whole number, 0 or more; got {self.degree}.")
-        if not self.of or not all(isinstance(item, Statistic) for item in self.of):
+        is_tuple = isinstance(self.of, tuple | list) and len(self.of) > 0
+        if not is_tuple or not all(isinstance(item, Statistic) for item in self.of):
             raise InputError(f"of must be a non-empty tuple of statistics; got {self.of!r}.")
 
     @property

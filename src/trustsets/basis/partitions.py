@@ -337,8 +337,8 @@ class Bins(_Listing):
                 "counts and spacing must be single values, or have one for each statistic; got "
                 f"{len(numbers)} and {len(spacings)} for {len(of)}."
             )
-        if any(count < 1 for count in numbers):
-            raise InputError(f"counts must be 1 or more; got {counts}.")
+        if not all(isinstance(count, int | np.integer) and count >= 1 for count in numbers):
+            raise InputError(f"counts must be whole numbers, 1 or more; got {counts!r}.")
         if set(spacings) - {"uniform", "quantile"}:
             raise InputError(f'spacing takes "uniform" or "quantile"; got {spacing!r}.')
         vars(self).update(of=of, counts=numbers, spacing=spacings, nested=bool(nested), edges=edges)

@@ -792,7 +792,8 @@ class Predictor(Estimator, ABC):
         """Refuse wrong parameters, in `calibrate` and in `storage`."""
         if not isinstance(self.score, Score):
             raise InputError(
-                f"score must be a score such as APS() (an instance); got {self.score!r}."
+                f"score must be an instance such as APS() or Softmax(); got {self.score!r}. "
+                "Names such as 'aps' and 'lac' are for TrustSetClassifier and the command line."
             )
         self._check_parameters()
 
@@ -835,8 +836,8 @@ class Predictor(Estimator, ABC):
         fraction, tuned = self.tuning_fraction, self._all_tuned()
         if fraction == "auto":
             fraction = self._default_fraction(outputs)
-        if isinstance(fraction, str) or not 0.0 <= fraction < 1.0:
-            raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction}.")
+        if not isinstance(fraction, int | float | np.number) or not 0.0 <= fraction < 1.0:
+            raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction!r}.")
         if tuned and fraction > 0.0:
             # Not stratified: the calibration samples must stay exchangeable with new ones.
             second, first = outputs.split_indices(fraction, seed)
