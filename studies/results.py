@@ -49,17 +49,12 @@ PAGES: dict[str, tuple[str, str, str]] = {
 _MODULES = ("trustsets.predictors.conditional", "trustsets.basis")
 
 
-# Of a function class that is gone and was no part of the default, but of its digest when the pages
-# were made; to be dropped when they are remade.
-_GONE = {("_PRIOR_SAMPLES", "5.0")}
-
-
 def fingerprint() -> str:
     """Short digest of the parameters and constants of the default."""
     from trustsets import ConditionalConformal
 
     parameters = ConditionalConformal().get_params()
-    parts = _GONE | {(name, repr(value)) for name, value in parameters.items()}
+    parts = {(name, repr(value)) for name, value in parameters.items()}
     for name in _MODULES:
         package = importlib.import_module(name)
         found = pkgutil.iter_modules(getattr(package, "__path__", ()), f"{name}.")
