@@ -12,7 +12,7 @@ from trustsets.report import divisions
 from trustsets_explorer import explore
 
 pytestmark = pytest.mark.slow
-PATIENCE = 20.0
+PATIENCE = 60.0  # the kernels may be compiled meanwhile
 
 
 @pytest.fixture(scope="module")
