@@ -1,6 +1,6 @@
 """Thresholds of every candidate class: time, and how many are decided without a path.
 
-    python benchmarks/candidates.py [--test 2500] [--classes 100]
+    python benchmarks/candidates.py [--test 25000] [--classes 1000] [--clusters 30]
 
 Simulated logits of many classes of unequal hardness; half of the samples calibrate. Times are those
 of `predict_set` less the time that scores alone take, on all cores and in processor seconds.
@@ -76,7 +76,7 @@ def measure(score: Score, basis: Any, outputs: ModelOutputs, most: int) -> list[
         sets = predictor.predict_set(test, alpha=0.1)
         taken, busy = time.perf_counter() - began, time.process_time() - busy
     fitted = predictor.state_.fitted
-    candidates = len(test) * test.n_classes
+    candidates = len(test) * len(set(basis.parts[-1].clusters))
     decided = 1.0 - counter.rows / candidates
     numbers = [
         f"{taken - scoring:.1f}",
@@ -90,13 +90,14 @@ def measure(score: Score, basis: Any, outputs: ModelOutputs, most: int) -> list[
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--test", type=int, default=2500, help="test samples")
-    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--test", type=int, default=25_000, help="test samples")
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--clusters", type=int, default=30)
     parser.add_argument("--penalty", type=float, default=10.0)
     parser.add_argument("--scores", nargs="+", choices=SCORES, default=list(SCORES))
     options = parser.parse_args()
     warm_up()
-    labels = Classes(options.penalty)
+    labels = Classes(options.penalty, [c % options.clusters for c in range(options.classes)])
     outputs = simulate(50_000, options.classes)
     columns = ("score", "functions", "candidates", "seconds", "processor", "without a path", "size")
     table = Table(*columns)

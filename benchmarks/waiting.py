@@ -129,15 +129,15 @@ def one_sample(path: str) -> None:
 
 
 def candidates(score: str) -> None:
-    """Functions of the label: 2,500 samples x 100 classes."""
+    """Functions of the label: 25,000 samples x 1,000 classes in 30 clusters."""
     from trustsets import APS, Classes, ConditionalConformal, Softmax
 
-    basis = polynomial() + Classes(10.0)
+    basis = polynomial() + Classes(10.0, clusters=[c % 30 for c in range(1_000)])
     kind = Softmax(scale="tail") if score == "softmax" else APS(scale="tail")
-    calibration, test = with_trust_values(27_500, 100).split(10 / 11)
+    calibration, test = with_trust_values(50_000, 1_000).split(0.5)
     predictor = ConditionalConformal(score=kind, basis=basis, class_bias=None)
     predictor.calibrate(calibration)
-    with timed(f"candidate labels, 2,500 x 100, {score}"):
+    with timed(f"candidate labels, 25,000 x 1,000, {score}"):
         predictor.predict_set(test, alpha=ALPHA)
 
 

@@ -46,6 +46,7 @@ def class_by_site(outputs, codes):
 BASES = [
     Classes() + Polynomial(1, (Confidence(),)),
     Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
+    Classes(clusters=(1, 0, 0, 2, 0)) + Polynomial(1, (Confidence(),)),
     Classes() + Custom(class_by_site, of_label=True),
     Classes(penalty=2.0) + Custom(class_by_site, of_label=True) + Intercept(),
     Intercept() + Custom(rank_of_label, of_label=True),
@@ -89,6 +90,13 @@ def test_indicators_alone_are_class_conditional_mondrian():
             mondrian = MondrianConformal(by="class", score=APS()).calibrate(calibration)
             theirs = mondrian.predict_set(test, alpha=alpha)
             np.testing.assert_array_equal(ours.mask, theirs.mask)
+
+
+def test_clusters_have_a_number_for_each_class():
+    with pytest.raises(InputError, match="each of 5 classes, but has 2"):
+        ConditionalConformal(basis=Classes(clusters=[0, 1])).calibrate(some(0, 100))
+    with pytest.raises(InputError, match="0 or more"):
+        Classes(clusters=[0, -1])
 
 
 @pytest.mark.parametrize("penalty", [0.0, 3.0])

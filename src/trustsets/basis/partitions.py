@@ -1,6 +1,6 @@
 """Function classes of indicators: of groups, of classes, and of bins of statistics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final, get_type_hints
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, group_column, texts_of
-from trustsets._checks import check_not_negative
+from trustsets._checks import check_least, check_not_negative
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, FittedPartition, Partition, penalty_on
 from trustsets.errors import InputError
@@ -200,7 +200,7 @@ class FittedGroups(FittedPartition):
 @storable
 @dataclass(frozen=True)
 class Classes(Basis):
-    """One indicator for each candidate class: class-conditional coverage.
+    """One indicator for each candidate class, or cluster of classes: class-conditional coverage.
 
     Parameters
     ----------
@@ -210,24 +210,40 @@ class Classes(Basis):
         calibration samples for that is in every set. With a penalty c, coverage given a class
         with m expected calibration samples can be lower than 1 - alpha by at most ``c / m``, and
         sets are smaller; from 1 on, no class is in every set for want of samples.
+    clusters : sequence of int, optional
+        Number of the cluster of each class, from 0 on. Classes of a cluster share an indicator,
+        so coverage holds given the cluster. They must not come from the calibration samples.
 
     Examples
     --------
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0, 0.0]], labels=[2])
     >>> Classes().fit(outputs).design(outputs)
     array([[0., 0., 1.]])
+    >>> Classes(clusters=[0, 1, 1]).fit(outputs).design(outputs)
+    array([[0., 1.]])
     """
 
     penalty: float = 0.0
+    clusters: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         check_not_negative(penalty=self.penalty)
+        if self.clusters is not None:
+            clusters = tuple(int(number) for number in self.clusters)
+            object.__setattr__(self, "clusters", clusters)
+            check_least(0, clusters=min(clusters, default=-1))
 
     learns = False
 
     def fit(self, outputs: ModelOutputs) -> "FittedClasses":
         """Take the classes of the outputs."""
-        return FittedClasses(outputs.n_classes, self.penalty)
+        clusters = tuple(self.clusters or range(outputs.n_classes))
+        if len(clusters) != outputs.n_classes:
+            raise InputError(
+                f"clusters must have a number for each of {outputs.n_classes} classes, "
+                f"but has {len(clusters)}."
+            )
+        return FittedClasses(clusters, self.penalty)
 
 
 @final
@@ -236,7 +252,7 @@ class Classes(Basis):
 class FittedClasses(FittedBasis):
     """Functions of the candidate class alone."""
 
-    n_classes: int
+    clusters: tuple[int, ...]
     penalty: float
 
     uses_label = True
@@ -249,11 +265,11 @@ class FittedClasses(FittedBasis):
 
     def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return the indicators at these labels."""
-        return one_hot(codes, self.n_classes)
+        return one_hot(np.array(self.clusters)[codes], max(self.clusters) + 1)
 
     def penalty_rows(self, outputs: ModelOutputs) -> Floats:
         """Return the penalty of each coefficient."""
-        return penalty_on(np.ones(self.n_classes, dtype=bool), self.penalty)
+        return penalty_on(np.ones(max(self.clusters) + 1, dtype=bool), self.penalty)
 
 
 def one_hot(codes: Codes, width: int) -> Floats:

@@ -479,8 +479,11 @@ def candidate_rows(
 
     if not basis.is_additive:
         return CandidateRows(labelled, codes, problem.scale)
-    # Functions of the label alone: any sample shows them.
+    # Functions of the label alone: any sample shows them. Classes of equal functions share a cell.
     labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
+    _, first, cells = np.unique(labels, axis=0, return_index=True, return_inverse=True)
+    codes, cells = np.sort(first), np.argsort(np.argsort(first))[cells.reshape(-1)]
+    labels = labels[codes]
     varying = (labels != labels[0]).any(axis=0)
     rows = labelled(0)
     fitted = np.vstack([problem.phi, problem.penalty, -problem.penalty])
@@ -492,7 +495,7 @@ def candidate_rows(
             [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
         ),
     )
-    return CandidateRows(lambda code: parts.relabel(rows, code), codes, problem.scale, parts)
+    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
 
 
 def candidate_thresholds(
