@@ -109,9 +109,6 @@ def one_sample(path: str) -> None:
     predictor = load(path)
     with timed("first request of a process"):
         predictor.predict_set(ones[0], alpha=ALPHA)
-    # Threads of BLAS spin for a while after the product that made the samples. They would count as
-    # processor time of the first requests, which do not use them.
-    time.sleep(0.3)
     spent = []
     for one in ones:
         start = time.process_time()
