@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from trustsets import TrustSetClassifier
-from trustsets.sklearn import SetScorer
 
 rng = np.random.default_rng(0)
 
@@ -44,7 +43,6 @@ covered = sets.covers(y_new)
 by_soil = pd.Series(covered).groupby(X_new["soil"].to_numpy()).mean().round(3).to_dict()
 print(f"Trust in {model.feature_source_} ({model.estimator_.best_iteration_} rounds)")
 print(f"  coverage {covered.mean():.3f}, mean size {sets.sizes.mean():.2f}")
-print(f"  coverage gap over confidence: {-SetScorer()(model, X_new, y_new):.1f} points")
 print("  soil     " + "".join(f"{soil:>8}" for soil in by_soil))
 print("  coverage " + "".join(f"{value:8.3f}" for value in by_soil.values()))
 print(model.predict_set(X_new.head(3), max_size=2).labels())

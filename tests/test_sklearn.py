@@ -12,7 +12,6 @@ from trustsets import (
     TrustSetClassifier,
 )
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.sklearn import SetScorer
 
 METHODS = ["conditional", "standard", "mondrian"]
 
@@ -97,17 +96,6 @@ def test_margins_stand_in_for_probabilities(digits):
             model.outputs(X[1200:]).predicted, model.estimator_.predict(X[1200:])
         )
         assert model.predict_set(X[1200:]).covers(labels[1200:]).mean() > 0.85
-
-
-def test_scorers_measure_what_they_say(digits):
-    X, y = digits
-    model = TrustSetClassifier(GaussianNB(), "standard").fit(X[:1200], y[:1200])
-    sets = model.predict_set(X[1200:], alpha=0.2)
-    assert SetScorer("size", alpha=0.2)(model, X[1200:], y[1200:]) == -sets.sizes.mean()
-    one_bin = SetScorer("coverage_gap", alpha=0.2, n_bins=1)(model, X[1200:], y[1200:])
-    assert one_bin == pytest.approx(-100 * abs(sets.covers(y[1200:]).mean() - 0.8))
-    with pytest.raises(InputError, match="metric must be"):
-        SetScorer("accuracy")
 
 
 def test_your_own_predictor_is_used(digits):

@@ -1,15 +1,11 @@
-"""Laws of `TrustSetClassifier` and `SetScorer` over methods, routes, labels and wrappers."""
+"""Laws of `TrustSetClassifier` over methods, routes, labels and wrappers."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from trustsets import (
     APS,
@@ -21,10 +17,8 @@ from trustsets import (
     StandardConformal,
     TrustSetClassifier,
 )
-from trustsets.auditing import excess_risk
 from trustsets.errors import InputError
 from trustsets.recipes import make_predictor
-from trustsets.sklearn import SetScorer
 
 WITH_TRUST = ["conditional", "mondrian", "paper"]
 
@@ -263,34 +257,3 @@ def test_what_does_not_fit_is_refused_before_training(words, message):
 
     with pytest.raises(InputError, match=message):
         TrustSetClassifier(Never(), **words).fit(X, y)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.2])
-@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: make_pipeline(StandardScaler(), m)])
-def test_cross_validated_scores_are_those_of_the_folds(wrap, alpha):
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:600], y[:600]
-    model = wrap(TrustSetClassifier(GaussianNB(var_smoothing=0.1), "standard"))
-    folds = KFold(3)
-    found = {
-        metric: cross_val_score(model, X, y, scoring=SetScorer(metric, alpha), cv=folds)
-        for metric in ("coverage", "size", "ert", "coverage_gap")
-    }
-    for fold, (train, test) in enumerate(folds.split(X)):
-        fitted = model.fit(X[train], y[train])
-        last, data = fitted, X
-        if hasattr(fitted, "steps"):
-            last, data = fitted[-1], fitted[:-1].transform(X)
-        sets = last.predict_set(data[test], alpha=alpha)
-        assert found["coverage"][fold] == sets.covers(y[test]).mean()
-        assert found["size"][fold] == -sets.sizes.mean()
-        outputs = last.outputs(data[test], y[test])
-        risk = excess_risk(sets.covers(y[test]), outputs, alpha=alpha, n_permutations=0)
-        assert found["ert"][fold] == -risk.total.value
-        assert found["coverage_gap"][fold] <= -100.0 * abs(found["coverage"][fold] - 1 + alpha) + 1
-
-
-def test_scorers_refuse_other_estimators():
-    X, y = numbered()
-    with pytest.raises(InputError, match="Wrap it: TrustSetClassifier"):
-        SetScorer("coverage")(GaussianNB().fit(X, y), X, y)

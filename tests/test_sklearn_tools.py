@@ -37,7 +37,6 @@ from trustsets import (
     TrustSetClassifier,
 )
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.sklearn import SetScorer
 
 SITES = np.array(["north", "south", "west"])
 
@@ -370,7 +369,8 @@ def test_metadata_are_routed():
     assert len(model.estimator_[-1].weights_) == 280
     assert model.predictor_.needed_groups == ("group",)
     asking = TrustSetClassifier(inner, "groups").set_fit_request(groups=True)
-    search = GridSearchCV(asking, {"estimator__C": [0.1, 1.0]}, scoring=SetScorer("size"), cv=2)
+    asking.set_score_request(sample_weight=False)
+    search = GridSearchCV(asking, {"estimator__C": [0.1, 1.0]}, cv=2)
     best = search.fit(X, y, sample_weight=weight, groups=groups).best_estimator_
     assert np.isfinite(search.best_score_)
     np.testing.assert_array_equal(best.estimator_.weights_, np.exp(best.estimator_.rows_[:, 0]))

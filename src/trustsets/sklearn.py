@@ -1,6 +1,6 @@
 """The scikit-learn front: a classifier that predicts sets, and scorers of sets for searches.
 
-Reading order: `TrustSetClassifier`; `SetScorer`; the samples (labels, groups, parameters of fit);
+Reading order: `TrustSetClassifier`; the samples (labels, groups, parameters of fit);
 trained classifiers, also those inside pipelines and searches; the features of the trust score.
 """
 
@@ -19,7 +19,6 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils import _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils.metadata_routing import (
-    MetadataRequest,
     MetadataRouter,
     MethodMapping,
     process_routing,
@@ -36,7 +35,6 @@ from sklearn.utils.validation import (
 
 from trustsets._arrays import MISSING, Array, Floats, group_column, is_missing
 from trustsets._checks import check_groups, check_open
-from trustsets.auditing import excess_risk
 from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -53,7 +51,7 @@ from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
-__all__ = ["SetScorer", "TrustSetClassifier"]
+__all__ = ["TrustSetClassifier"]
 
 Features = Literal["auto", "input"] | Callable[[Any], Any] | None
 GroupColumns = dict[str, Array]
@@ -424,79 +422,6 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if isinstance(predictor, ConditionalConformal) and predictor.basis == "auto":
             warn_of_unused_groups(predictor, outputs.groups)
         return self
-
-
-@final
-@dataclass(frozen=True)
-class SetScorer:
-    """Scoring function for `cross_val_score`, `GridSearchCV` and friends.
-
-    Parameters
-    ----------
-    metric : {"coverage_gap", "size", "ert", "coverage"}
-        Larger is better: minus the mean distance between coverage and 1 - alpha (in percent)
-        over `n_bins` equal shares of the samples by confidence; minus the mean size of the sets;
-        or minus the excess risk of the target coverage (see `excess_risk`; 50 samples or more).
-        ``"coverage"`` is a number to look at, which a search should not maximise.
-    alpha : float
-        Allowed miscoverage.
-    n_bins : int
-        Number of shares.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> from sklearn.model_selection import cross_val_score
-    >>> from sklearn.naive_bayes import GaussianNB
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = TrustSetClassifier(GaussianNB(), "standard")
-    >>> coverage = cross_val_score(model, X, y, scoring=SetScorer("coverage"), cv=3)
-    >>> bool(coverage.mean() > 0.85)
-    True
-    """
-
-    metric: Literal["coverage_gap", "size", "ert", "coverage"] = "coverage_gap"
-    alpha: float = 0.1
-    n_bins: int = 5
-
-    def __post_init__(self) -> None:
-        if self.metric not in ("coverage_gap", "size", "ert", "coverage"):
-            raise InputError(
-                f'metric must be "coverage_gap", "size", "ert" or "coverage"; got {self.metric!r}.'
-            )
-
-    def __call__(self, estimator: Any, X: Any, y: Any, *, groups: Any = None) -> float:
-        """Score a fitted `TrustSetClassifier`, or a pipeline that ends in one."""
-        if isinstance(estimator, Pipeline):
-            estimator, X = estimator[-1], estimator[:-1].transform(X)
-        if not isinstance(estimator, TrustSetClassifier):
-            raise InputError(
-                "SetScorer scores a TrustSetClassifier, or a pipeline that ends in one; got "
-                f"{type(estimator).__name__}. Wrap it: TrustSetClassifier(model)."
-            )
-        # A search may pass groups for its folds alone.
-        groups = None if estimator.groups is not None else groups
-        # Without labels: a fold may hold classes that training lacks, which no set contains.
-        outputs = estimator.outputs(X, groups=groups)
-        sets = estimator.predictor_.predict_set(outputs, alpha=self.alpha)
-        if self.metric == "size":
-            return -float(sets.sizes.mean())
-        covered = sets.covers(y)
-        if self.metric == "coverage":
-            return float(covered.mean())
-        if self.metric == "ert":
-            outputs = outputs.with_trust(estimator.predictor_.trust)
-            risk = excess_risk(covered, outputs, alpha=self.alpha, n_permutations=0)
-            return -float(risk.total.value)
-        by_confidence = covered[np.argsort(outputs.confidence, kind="stable")]
-        shares = [part.mean() for part in np.array_split(by_confidence, self.n_bins) if part.size]
-        return -100.0 * float(np.mean(np.abs(np.array(shares) - (1.0 - self.alpha))))
-
-    def get_metadata_routing(self) -> MetadataRequest:
-        """Ask for groups where scikit-learn routes metadata, for methods that need them."""
-        request = MetadataRequest(owner="SetScorer")
-        request.score.add_request(param="groups", alias=True)
-        return request
 
 
 # Samples: labels, groups, weights and other parameters of fit.

@@ -53,7 +53,7 @@ BASES = [
 ]
 
 
-@pytest.mark.parametrize("basis", BASES, ids=repr)
+@pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("seed", range(4))
 def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
     calibration, test = some(seed, 120), some(100 + seed, 6)
