@@ -130,8 +130,6 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> sets = model.predict_set(X[1::2], alpha=0.1)
     >>> bool(sets.covers(y[1::2]).mean() > 0.85)
     True
-    >>> model.feature_source_
-    'the output of StandardScaler in the pipeline'
     """
 
     def __init__(

@@ -91,9 +91,6 @@ class TrustScore(Estimator):
     >>> trust = TrustScore(normalize=False).fit(train, ["cat", "cat", "dog"])
     >>> trust.score([[1.0, 0.0], [1.0, 0.0]], ["cat", "dog"]).round(3)
     array([3.   , 0.333])
-    >>> own_distance, other_distance, other_class = trust.distances([[1.0, 0.0]], ["cat"])
-    >>> float(own_distance[0]), float(other_distance[0]), str(other_class[0])
-    (1.0, 3.0, 'dog')
     """
 
     classes_: Array

@@ -108,13 +108,11 @@ class ClusteredConformal(Predictor):
     >>> labels = rng.integers(4, size=4000)
     >>> noise = np.array([0.5, 0.5, 2.0, 2.0])[labels]  # two easy classes, two hard ones
     >>> logits = 3.0 * np.eye(4)[labels] + noise[:, None] * rng.normal(size=(4000, 4))
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = ClusteredConformal(n_clusters=2, tuning_fraction=0.3).calibrate(calibration)
+    >>> outputs = ModelOutputs(logits=logits, labels=labels)
+    >>> predictor = ClusteredConformal(n_clusters=2, tuning_fraction=0.3).calibrate(outputs)
     >>> clusters = predictor.clusters(alpha=0.1)
     >>> bool(clusters[0] == clusters[1] != clusters[2] == clusters[3])
     True
-    >>> predictor.predict_set(test, alpha=0.1)
-    PredictionSets(2000 samples, 4 classes, alpha=0.1, mean size 1.29)
     """
 
     _: KW_ONLY
