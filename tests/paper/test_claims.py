@@ -9,6 +9,8 @@ from trustsets_paper.protocol import CONDITIONAL, STANDARD, Cell, Experiment
 from trustsets_paper.tables import CLAIMS, Claim, claims_rows, judge
 
 BETTER = Claim("", CONDITIONAL, STANDARD, "conf_trust.gap")
+COMPARABLE = Claim("", CONDITIONAL, STANDARD, "size", comparable=True)
+HIGHER = Claim("", CONDITIONAL, STANDARD, "groups.worst", higher=True)
 
 
 @pytest.fixture(scope="module")
@@ -16,35 +18,29 @@ def run():
     return Experiment(small_source(), QUICK).run()
 
 
-def verdict(monkeypatch, run, claim, row, against):
-    values = {claim.row: np.array(row), claim.against: np.array(against)}
-    monkeypatch.setattr(tables, "_claim_values", lambda run, claim, method: values[method])
-    return judge(claim, run)
-
-
-def test_a_claim_is_judged_by_paired_differences(monkeypatch, run):
-    """Rows differ by 1 in every seed, although seeds differ by 10: the difference is certain."""
+@pytest.mark.parametrize(
+    ("claim", "differences", "word"),
+    [
+        (BETTER, [-1.0, -1.0, -1.0], "yes"),
+        (BETTER, [1.0, 1.0, 1.0], "no"),
+        # A mean of 1 with a standard error of 0.58 is within two of them, on either side.
+        (BETTER, [0.0, -1.0, -2.0], "undecided"),
+        (BETTER, [0.0, 1.0, 2.0], "undecided"),
+        (COMPARABLE, [-1.0, 1.0, -1.0], "yes"),
+        (COMPARABLE, [1.0, 1.0, 1.0], "no"),
+        (HIGHER, [1.0, 1.0, 1.0], "yes"),
+        (HIGHER, [-1.0, -1.0, -1.0], "no"),
+    ],
+)
+def test_a_claim_is_judged_by_paired_differences(claim, differences, word, monkeypatch, run):
+    """Seeds differ by 10, and a difference of 1 in all of them is certain."""
     base = np.array([10.0, 20.0, 30.0])
-    assert verdict(monkeypatch, run, BETTER, base - 1.0, base).word == "yes"
-    assert verdict(monkeypatch, run, BETTER, base + 1.0, base).word == "no"
-    # A mean of 1 with a standard error of 0.58 is within two of them, on either side.
-    for sign in (-1.0, 1.0):
-        near = base + sign * np.array([0.0, 1.0, 2.0])
-        assert verdict(monkeypatch, run, BETTER, near, base).word == "undecided"
-    item = verdict(monkeypatch, run, BETTER, base + np.array([-1.0, 1.0, -1.0]), base)
-    assert item.word == "undecided"
-    assert item.difference == pytest.approx(-1 / 3)
-    assert item.standard_error == pytest.approx(np.std([-1, 1, -1], ddof=1) / np.sqrt(3))
-
-
-def test_comparable_and_higher_claims(monkeypatch, run):
-    base, noise = np.array([10.0, 20.0, 30.0]), np.array([-1.0, 1.0, -1.0])
-    comparable = Claim("", CONDITIONAL, STANDARD, "size", comparable=True)
-    assert verdict(monkeypatch, run, comparable, base + noise, base).word == "yes"
-    assert verdict(monkeypatch, run, comparable, base + 1.0, base).word == "no"
-    higher = Claim("", CONDITIONAL, STANDARD, "groups.worst", higher=True)
-    assert verdict(monkeypatch, run, higher, base + 1.0, base).word == "yes"
-    assert verdict(monkeypatch, run, higher, base - 1.0, base).word == "no"
+    values = {claim.row: base + differences, claim.against: base}
+    monkeypatch.setattr(tables, "_claim_values", lambda run, claim, method: values[method])
+    item = judge(claim, run)
+    assert item.word == word
+    assert item.difference == pytest.approx(np.mean(differences))
+    assert item.standard_error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(3))
 
 
 def test_values_are_those_of_the_tables(run):
@@ -77,7 +73,7 @@ def test_printed_numbers_are_judged_by_the_same_rule():
     assert words[pca, "APS"] == "2 yes, 1 no, 1 undecided"
 
 
-def test_verdicts_name_the_noise_floor(run):
+def test_verdicts_name_the_noise_floor():
     item = tables.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
     assert item.text == "yes: 3.00 against 5.47, -2.47 (0.11); noise floor 3.54"
     assert "floor" not in tables.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text

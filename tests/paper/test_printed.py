@@ -4,8 +4,6 @@ import pytest
 
 from trustsets_paper.sources import PAPER_DATASETS as DATASETS
 from trustsets_paper.tables import (
-    AUTHORS,
-    PRINTED_SOURCE,
     printed_correlation,
     printed_values,
 )
@@ -16,7 +14,6 @@ def test_the_tables_have_the_shapes_of_the_paper():
     assert cells == {1: 4 * 3 * 5, 2: 3 * 5, 4: 4 * 4 * 5, 5: 4 * 3 * 3 * 5}
     assert {place[1] for place in printed_values()} == set(DATASETS)
     assert {place[2] for place in printed_values()} == {"softmax", "APS", "RAPS"}
-    assert "Trust Scores" in PRINTED_SOURCE
 
 
 @pytest.mark.parametrize(
@@ -53,8 +50,6 @@ def test_the_notebook_prints_table_1_with_more_digits():
             assert round(item.exact_error, 2) == item.standard_error
     imagenet = printed_values()[1, "imagenet", "APS", "STANDARD", "conf_trust.gap"]
     assert (imagenet.exact_mean, imagenet.exact_error) == (6.348068, 0.114729)
-    assert AUTHORS["repository"].endswith("jivatneet/conditional-conformal-trust")
-    assert len(AUTHORS["commit"]) == 40
 
 
 def test_correlations():

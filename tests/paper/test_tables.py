@@ -126,9 +126,6 @@ def test_printed_numbers_stand_beside_ours_where_the_paper_has_them(runs):
         assert item["difference"] == pytest.approx(item["mean"] - printed.target[0])
     text = tables[0].to_markdown()
     assert "14.17 (0.07)" in text and "printed" in text and MARK in text
-
-
-def test_other_datasets_have_no_printed_rows(runs):
     tables = paper_tables(runs["other"])
     assert differences(tables) == []
     assert "printed" not in "".join(table.to_markdown() for table in tables)

@@ -259,7 +259,10 @@ def test_skin_images_may_be_named_by_their_address(tmp_path):
 
 
 def test_skin_images_are_drawn_by_seed(tmp_path):
-    """Seven of ten images of every condition train, as in the dataset's own script."""
+    """Seven of ten images of every condition train, as in the dataset's own script.
+
+    Which images are missing does not matter.
+    """
     tree = write_tree("fitzpatrick17k", tmp_path, train=10, held=10)
     known = dict(tree.parts["all"])
     splits = {seed: load_dataset("fitzpatrick17k", tmp_path, seed=seed) for seed in (0, 1)}
@@ -271,19 +274,12 @@ def test_skin_images_are_drawn_by_seed(tmp_path):
         assert sorted(items(train) + items(pool)) == sorted(known.items())
         types = [tree.skin_types[path] for path, _ in items(pool)]
         assert pool.groups["skin_type"].tolist() == types
-    again = load_dataset("fitzpatrick17k", tmp_path, seed=0)
-    assert items(again.parts["train"]) == items(splits[0].parts["train"])
     assert items(splits[1].parts["train"]) != items(splits[0].parts["train"])
-
-
-def test_the_split_does_not_depend_on_which_images_are_missing(tmp_path):
-    tree = write_tree("fitzpatrick17k", tmp_path, train=10, held=10)
-    before = items(load_dataset("fitzpatrick17k", tmp_path).parts["train"])
     for path, _ in tree.parts["all"][::2]:
         (tmp_path / path).unlink()
-    found = load_dataset("fitzpatrick17k", tmp_path)
-    assert items(found.parts["train"]) == before
-    assert sum(len(listing.missing()) for listing in found.parts.values()) == 30
+    again = load_dataset("fitzpatrick17k", tmp_path, seed=0)
+    assert items(again.parts["train"]) == items(splits[0].parts["train"])
+    assert sum(len(listing.missing()) for listing in again.parts.values()) == 30
 
 
 def test_skin_files_may_have_other_endings(tmp_path):

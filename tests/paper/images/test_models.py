@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from trees import make_body
 
 from trustsets.errors import InputError
 from trustsets_paper import networks
@@ -125,14 +124,6 @@ def test_a_missing_file_says_where_the_public_one_is(dataset, tmp_path):
     with pytest.raises(InputError, match="there is no such file") as error:
         read_weights(tmp_path / "none.pth", source)
     assert ("https://" in str(error.value)) != (f"paper train {dataset}" in str(error.value))
-
-
-def test_without_its_head_a_start_may_have_other_classes(body, network, tmp_path):
-    torch.save(make_body("fitzpatrick17k", 9).state_dict(), tmp_path / "w.pth")
-    head = network.body.fc.weight.clone()
-    load_weights(network, read_weights(tmp_path / "w.pth", ""), without_head=True)
-    assert torch.equal(network.body.fc.weight, head)
-    assert not torch.equal(network.body.conv1.weight, body.conv1.weight)
 
 
 def test_logits_keep_single_precision_when_the_rest_does_not():
