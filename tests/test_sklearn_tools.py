@@ -10,11 +10,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    StackingClassifier,
-    VotingClassifier,
-)
+from sklearn.ensemble import HistGradientBoostingClassifier, StackingClassifier, VotingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
@@ -318,6 +314,9 @@ def test_groups_by_any_route_are_the_same(table):
     by_number = TrustSetClassifier(HistGradientBoostingClassifier(max_iter=3), "groups", groups=4)
     by_number.fit(with_codes[first], y[first])
     assert set(by_number.outputs(with_codes[new]).groups["4"]) == {"0", "1", "2", "(missing)"}
+    mask = by_number.predict_set(with_codes[new]).mask
+    by_number.fit(with_codes[first].tolist(), y[first].tolist())
+    np.testing.assert_array_equal(by_number.predict_set(with_codes[new].tolist()).mask, mask)
 
 
 def test_conditional_sets_use_the_groups(table):
@@ -394,7 +393,11 @@ def test_every_method_has_a_name(table):
     assert plain.predictor_.trust is None
     bins = TrustSetClassifier(GaussianNB(), "mondrian", features=None).fit(X[:600], y[:600])
     assert [item.name for item in bins.predictor_.by.of] == ["Conf"]
-    own = TrustSetClassifier(GaussianNB(), ConditionalConformal(basis=Intercept()), features=None)
+    predictor = ConditionalConformal(basis=Intercept())
+    own = TrustSetClassifier(GaussianNB(), predictor).fit(X, y)
+    assert own.predictor_.basis == Intercept() and own.predictor_.trust is not None
+    assert predictor.trust is None  # the caller's object stays as it was
+    own.set_params(features=None)
     assert own.fit(X, y).predictor_.trust is None
     wanted = TrustSetClassifier(GaussianNB(), StandardConformal(), features="input").fit(X, y)
     assert wanted.outputs(X).features.shape == (900, 4)
@@ -404,6 +407,8 @@ def test_mistakes_are_named(table):
     frame, y = table
     X = frame[list("abcd")].fillna(0.0)
     bayes = TrustSetClassifier(GaussianNB())
+    with pytest.raises(NotCalibratedError, match="call fit, or set prefit"):
+        bayes.calibrate(X, y)
     for model, call, message in [
         (bayes, {"groups": y[:5]}, r"must have shape \(900,\), one per sample; got \(5,\)"),
         (TrustSetClassifier(GaussianNB(), groups="city"), {}, "'city', but X has the columns"),
@@ -411,6 +416,7 @@ def test_mistakes_are_named(table):
         (TrustSetClassifier(GaussianNB(), groups=[y]), {}, "names or numbers of columns of X"),
         (TrustSetClassifier(GaussianNB(), groups="a"), {"groups": y}, "columns of X already"),
         (TrustSetClassifier(GaussianNB(), "groups"), {}, 'method="groups" needs groups'),
+        (TrustSetClassifier(GaussianNB(), features="output"), {}, "features must be"),
         (TrustSetClassifier(LinearRegression()), {}, "a regressor has none"),
         (TrustSetClassifier(VotingClassifier([("a", GaussianNB())])), {}, 'set voting="soft"'),
         (TrustSetClassifier(SVC(decision_function_shape="ovo")), {}, 'shape="ovr"'),
@@ -437,12 +443,3 @@ def test_mistakes_are_named(table):
     later = TrustSetClassifier(GaussianNB(), "standard").fit(X, y).set_params(method="mondrian")
     with pytest.raises(NotCalibratedError, match="changed to one with a trust score; call fit"):
         later.calibrate(X, y)
-
-
-def test_rows_in_lists_have_group_columns():
-    X, y = drawn(300)
-    X[:, 0] = X[:, 0] > 0.0
-    wanted = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X, y)
-    lists = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X.tolist(), y.tolist())
-    found = lists.predict_set(X.tolist()).mask
-    assert np.array_equal(found, wanted.predict_set(X).mask)

@@ -459,6 +459,8 @@ class ModelOutputs:
         """
         if trust is None:
             return self
+        if isinstance(trust, type):
+            raise InputError(f"trust must be a fitted trust score; got the class {trust.__name__}.")
         score = getattr(trust, "score", None)
         if not callable(score):
             return self._replaced(trust=check_trust(trust, len(self)))

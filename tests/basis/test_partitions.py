@@ -82,6 +82,8 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Bins(counts=(10,)), "one for each statistic"),
         (lambda: Bins(counts=(10, 0)), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(counts="ab"), "counts must be whole numbers, 1 or more"),
+        (lambda: Bins(counts=2.5), "counts must be whole numbers, 1 or more"),
+        (lambda: Bins(spacing=3), "spacing takes"),
         (lambda: Bins(spacing=("uniform", "log")), "spacing takes"),
         (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),

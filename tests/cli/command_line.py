@@ -1,5 +1,6 @@
 """Run the command line inside the test process, or as a process of its own."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from outputs_files import CLASSES, simulated
 
+from trustsets import ModelOutputs
 from trustsets.cli import main
 
 
@@ -44,10 +47,20 @@ def spawn(*arguments, **options) -> subprocess.CompletedProcess:
     )
 
 
+def write_csv(path, arrays, names):
+    """Probabilities in columns of these names, features, groups, ids and labels by name."""
+    probabilities = ModelOutputs(logits=arrays["logits"]).probabilities
+    columns = dict(zip(names, probabilities.T, strict=True))
+    columns |= {f"f{number}": values for number, values in enumerate(arrays["features"].T, 1)}
+    columns |= {"site": arrays["group_site"], "id": arrays["id"]}
+    if "labels" in arrays:
+        columns["truth"] = CLASSES[arrays["labels"]]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
+
+
 def write_splits(folder, n=1200):
     """Training, calibration, test and new samples of one task, in `folder`."""
-    from outputs_files import simulated
-
     everything = simulated(4 * n, seed=0)
     for place, name in enumerate(("train", "calibration", "test", "new")):
         rows = slice(place * n, (place + 1) * n)

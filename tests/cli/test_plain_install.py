@@ -7,10 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import write_splits
+from command_line import write_csv, write_splits
 from outputs_files import CLASSES
-
-from trustsets import ModelOutputs
 
 ABSENT = ("pandas", "polars", "pyarrow", "torch", "ray")
 RUN = f"""
@@ -44,27 +42,15 @@ def run_without(folder, *lines):
     return [int(code) for code in re.findall(r"^exit (\d+)$", done.stdout, re.M)], done.stderr
 
 
-def write_csv(path, arrays):
-    """Probabilities, features, labels by name and groups, one number a column."""
-    probabilities = ModelOutputs(logits=arrays["logits"]).probabilities
-    columns = dict(zip(map("prob_{}".format, CLASSES), probabilities.T, strict=True))
-    columns |= {f"f{place}": own for place, own in enumerate(arrays["features"].T.astype(float))}
-    columns |= {"site": arrays["group_site"], "id": arrays["id"]}
-    if "labels" in arrays:
-        columns["truth"] = CLASSES[arrays["labels"]]
-    rows = [",".join(columns)]
-    rows += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "csv"])
 def test_the_whole_way_without_optional_packages(kind, tmp_path):
     write_splits(tmp_path, n=300)
     table = ""
     if kind == "csv":
+        columns = [f"prob_{name}" for name in CLASSES]
         for name in ("train", "calibration", "test", "new"):
-            write_csv(tmp_path / f"{name}.csv", dict(np.load(tmp_path / f"{name}.npz")))
+            write_csv(tmp_path / f"{name}.csv", np.load(tmp_path / f"{name}.npz"), columns)
         table = "--feature-columns f* --label-column truth"
     codes, said = run_without(
         tmp_path,

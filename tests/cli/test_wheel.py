@@ -17,23 +17,18 @@ import trustsets
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command, cwd=None, **more):
+def run(*command, cwd=None):
+    """Run a command with nothing in its environment that could lead back to the checkout."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=clean_environment(),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
         check=False,
-        **more,
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done
-
-
-def clean_environment():
-    """Nothing that could lead back to the checkout."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def borrow_kernels(package):

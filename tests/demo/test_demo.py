@@ -44,12 +44,8 @@ class TestTasks:
         np.testing.assert_array_equal(again.test.logits, task.test.logits)
         assert not np.array_equal(other.test.logits, task.test.logits)
 
-    def test_the_shipped_file_is_small_and_has_a_note_of_where_it_is_from(self):
+    def test_the_real_network_is_small_and_overconfident_and_its_classes_have_names(self):
         assert (DATA / "cifar100.npz").stat().st_size < 4e6
-        note = (DATA / "README.md").read_text(encoding="utf-8")
-        assert "Wide-ResNet 28-4" in note and "studies/demo_data.py" in note
-
-    def test_the_real_network_is_overconfident_and_its_classes_have_names(self):
         test = load("real").test
         accuracy = (test.predicted == test.labels).mean()
         assert 0.74 < accuracy < 0.78 and test.confidence.mean() > accuracy + 0.05
@@ -85,7 +81,9 @@ def cell_of(test, cell):
 
 
 class TestComparison:
-    def test_numbers_are_those_of_the_predictors(self, task, result):
+    def test_numbers_are_those_of_the_predictors_and_a_page_has_them(self, task, result):
+        page = Path(result.report).read_text(encoding="utf-8")
+        assert page.startswith("<!doctype html>") and result.title in page
         standard = StandardConformal().calibrate(task.calibration)
         conditional = ConditionalConformal(trust=task.trust).calibrate(task.calibration)
         sets = {
@@ -97,6 +95,7 @@ class TestComparison:
         for name, own in sets.items():
             assert result.methods[name].coverage == covered[name].mean()
             assert result.methods[name].size == own.sizes.mean()
+        assert sets[MATCHED].sizes.mean() == pytest.approx(sets[CONDITIONAL].sizes.mean(), rel=0.02)
         for cell in result.cells:
             inside = cell_of(task.test, cell)
             wins = (covered[CONDITIONAL] & ~covered[MATCHED])[inside].sum()
@@ -108,10 +107,6 @@ class TestComparison:
         variance = 0.09 / len(task.calibration) + 0.09 / len(task.test)
         said = float(re.search(r"varies by about ([\d.]+) points", result.setting)[1])
         assert said == pytest.approx(200 * np.sqrt(variance), abs=0.051)
-
-    def test_split_conformal_sets_of_the_same_size_have_that_size(self, result):
-        size = result.methods[CONDITIONAL].size
-        assert result.methods[MATCHED].size == pytest.approx(size, rel=0.02)
 
     def test_cells_are_disjoint_and_large_and_their_intervals_exact(self, task, result):
         for cell in result.cells:
@@ -133,10 +128,6 @@ class TestComparison:
             assert f"says {task.test.predicted[place]} " in title
             listed = [line.partition(":")[2].strip().split(", ") for line in lines]
             assert tuple(int(label in own) for own in listed) == kind
-
-    def test_the_page_is_written(self, result):
-        page = Path(result.report).read_text(encoding="utf-8")
-        assert page.startswith("<!doctype html>") and result.title in page
 
     def test_the_finding_follows_the_numbers(self, result):
         """Whatever was measured: the worst cell is named, and every cell where it does worse."""

@@ -210,3 +210,8 @@ def test_one_class_and_one_row_work():
     outputs = ModelOutputs(logits=np.zeros((30, 1)), labels=np.zeros(30, dtype=int))
     sets = ConditionalConformal(basis=Intercept()).calibrate(outputs).predict_set(outputs.take([0]))
     assert sets.mask.tolist() == [[True]]
+
+
+def test_the_class_of_a_trust_score_is_none(make_outputs):
+    with pytest.raises(InputError, match="fitted trust score; got the class TrustScore"):
+        ConditionalConformal(trust=TrustScore).calibrate(make_outputs(100))

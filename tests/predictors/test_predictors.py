@@ -235,6 +235,7 @@ BAD_PARAMETERS = [
     ({"score": APS}, "score must be an instance"),
     ({"temperature": -1.0}, "temperature must be positive"),
     ({"temperature": "auto"}, "temperature must be None, a number"),
+    ({"temperature": [1.0]}, "temperature must be None, a number"),
     ({"temperature": TemperatureScaling()}, "fitted TemperatureScaling"),
     ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),
     ({"tuning_fraction": None}, "tuning_fraction must lie"),

@@ -344,8 +344,8 @@ class Bins(_Listing):
         of = of or (Confidence(), Trust())
         if not all(isinstance(item, Statistic) for item in of):
             raise InputError(f"Bins takes statistics such as Confidence(); got {of!r}.")
-        numbers = (counts,) * len(of) if isinstance(counts, int | np.integer) else tuple(counts)
-        spacings = (spacing,) * len(of) if isinstance(spacing, str) else tuple(spacing)
+        numbers = tuple(counts) if isinstance(counts, tuple | list) else (counts,) * len(of)
+        spacings = tuple(spacing) if isinstance(spacing, tuple | list) else (spacing,) * len(of)
         if edges is not None:
             edges = _check_edges(edges, len(of))
         elif not len(of) == len(numbers) == len(spacings):

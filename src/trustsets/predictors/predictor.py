@@ -971,7 +971,7 @@ def _resolve_temperature(
         return value.temperature_
     if value == "tuning":
         return TemperatureScaling().fit(tuning).temperature_
-    if isinstance(value, str | TemperatureScaling):
+    if not isinstance(value, int | float | np.number):
         raise InputError(
             'temperature must be None, a number, a fitted TemperatureScaling or "tuning"; got '
             f"{value!r}."
