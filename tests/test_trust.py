@@ -128,10 +128,7 @@ def test_odd_cases(device):
     assert score[0] == 1.0
     assert score[1] == min(3.0 / (DISTANCE_FLOOR * trust.scale_) + 1.0, LARGEST_SCORE)
     assert score[2] == 0.0
-
-
-@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
-def test_single_class_scores_the_largest(device):
+    # A single class has no other.
     trust = TrustScore(device=device).fit([[1.0, 0.0], [0.0, 1.0]], ["only", "only"])
     own, other, named = trust.distances([[1.0, 1.0]], ["only"])
     assert np.isfinite(own).all() and np.isinf(other).all() and named.tolist() == ["only"]
@@ -146,11 +143,17 @@ def test_small_class_uses_its_farthest_point():
     assert (own[0], other[0]) == (2.0, 10.0)
 
 
-def test_zero_rows_are_one_away_from_every_direction():
+def test_only_rows_of_zeros_have_no_direction():
+    """They are one away from every other; float32 goes down to 1e-38."""
     trust = TrustScore().fit([[0.0, 0.0], [3.0, 4.0]], ["zero", "one"])
     own, other, _ = trust.distances([[0.0, 0.0], [6.0, 8.0]], ["one", "one"])
     np.testing.assert_allclose(own, [1.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(other, [0.0, 1.0])
+    trust = TrustScore().fit(np.eye(2, dtype=np.float32), ["x", "y"])
+    for size in (1.0, 1e-15, 1e-30, 1e-37):
+        query = np.array([[3.0, 4.0]], dtype=np.float32) * np.float32(size)
+        own, other, _ = trust.distances(query, ["y"])
+        np.testing.assert_allclose([own[0], other[0]], np.sqrt([0.4, 0.8]), rtol=1e-6)
 
 
 def test_score_is_finite_and_monotone_in_the_distances():
@@ -170,13 +173,20 @@ def test_score_is_finite_and_monotone_in_the_distances():
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
-def test_state_round_trip_gives_equal_bits(data, dtype, device, tmp_path):
+def test_copies_and_files_give_equal_bits(data, dtype, device, tmp_path):
+    """Also a copy whose arrays are read-only, as in the shared memory of several processes."""
     train, labels, queries, predicted = data
     trust = TrustScore(device=device, filter_fraction=0.1, neighbour=2, squared=True)
     trust.fit(train.astype(dtype), labels)
     storage.write(tmp_path / "trust.trustsets", trust)
     again = storage.read(tmp_path / "trust.trustsets")
-    np.testing.assert_array_equal(trust.score(queries, predicted), again.score(queries, predicted))
+    buffers: list[pickle.PickleBuffer] = []
+    kept = pickle.dumps(trust, protocol=5, buffer_callback=buffers.append)
+    shared = pickle.loads(kept, buffers=[bytes(buffer) for buffer in buffers])
+    assert not shared.training_features_.flags.writeable
+    expected = trust.score(queries, predicted)
+    for copy in (again, shared):
+        np.testing.assert_array_equal(copy.score(queries, predicted), expected)
     assert again.get_params() == trust.get_params()
     assert again.to_state()["features"].dtype == dtype
 
@@ -241,21 +251,6 @@ def test_bad_parameters_and_labels_are_named(parameters, message):
         TrustScore().fit([[1.0], [2.0]], [0.0, np.nan])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_points_that_must_not_be_written_give_the_same_bits(dtype):
-    """As in the shared memory of several processes: the arrays of a copy are read-only."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 4, 300)
-    trust = TrustScore(neighbour=2).fit(rng.normal(size=(300, 12)).astype(dtype), labels)
-    buffers: list[pickle.PickleBuffer] = []
-    kept = pickle.dumps(trust, protocol=5, buffer_callback=buffers.append)
-    shared = pickle.loads(kept, buffers=[bytes(buffer) for buffer in buffers])
-    assert not shared.training_features_.flags.writeable
-    queries = rng.normal(size=(40, 12)).astype(dtype)
-    predicted = rng.integers(0, 4, 40)
-    np.testing.assert_array_equal(shared.score(queries, predicted), trust.score(queries, predicted))
-
-
 @pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("normalize", [True, False])
@@ -273,13 +268,3 @@ def test_scaling_all_features_changes_no_score(normalize, squared, device, facto
     np.testing.assert_allclose(scaled[6:], plain[6:], rtol=1e-6)
     assert (plain[:6] > 1e9).all() and (plain[:6] < LARGEST_SCORE).any()
     assert (plain[6:] < 1e6).all()
-
-
-def test_a_tiny_row_has_a_direction_of_its_own():
-    """Normalised, only a row of zeros has none; float32 goes down to 1e-38."""
-    train = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
-    trust = TrustScore().fit(train, ["x", "y"])
-    for size in (1.0, 1e-15, 1e-30, 1e-37):
-        query = np.array([[3.0, 4.0]], dtype=np.float32) * np.float32(size)
-        own, other, _ = trust.distances(query, ["y"])
-        np.testing.assert_allclose([own[0], other[0]], np.sqrt([0.4, 0.8]), rtol=1e-6)

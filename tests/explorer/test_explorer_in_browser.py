@@ -100,7 +100,6 @@ PARAMETERS = [
     ("A-score", "a.score", "ArrowDown"),
     ("A-scale", "a.scale", "ArrowUp"),
     ("A-temperature", "a.temperature", "ArrowDown"),
-    ("A-basis", "a.basis", "ArrowDown"),
     ("A-degree", "a.degree", "ArrowLeft"),
     ("A-penalty", "a.penalty", "ArrowUp"),
     ("A-statistics-2", "a.statistics", " "),
@@ -115,12 +114,10 @@ def test_every_parameter_moves_by_keys_and_keeps_the_focus(browser, explorer):
     setting = "#a.method=conditional&a.basis=polynomial&a.degree=2&a.statistics=confidence"
     open_page(browser, explorer, setting + "&b.method=class&alpha=0.1&seed=0&a.per_class=auto")
     for key, name, press in PARAMETERS:
-        if key == "A-basis":
-            continue
-        before = address(browser)
+        before, part = address(browser), browser.evaluate("location.hash")
         focus(browser, key)
         browser.press(press)
-        wait(browser, f"location.hash !== {json.dumps('#' + before_hash(before))}")
+        wait(browser, f"location.hash !== {json.dumps(part)}")
         settle(browser)
         assert address(browser).get(name) != before.get(name), key
         assert browser.evaluate("document.activeElement.dataset.key") == key
@@ -129,12 +126,6 @@ def test_every_parameter_moves_by_keys_and_keeps_the_focus(browser, explorer):
     settle(browser)
     assert address(browser)["a.basis"] == ["auto"]
     assert browser.evaluate("document.querySelector('#A-degree').disabled")
-
-
-def before_hash(found):
-    from urllib.parse import urlencode
-
-    return urlencode([(name, value) for name, own in found.items() for value in own])
 
 
 def test_the_slider_and_boxes_move_by_mouse(browser):
@@ -183,12 +174,8 @@ def test_a_cell_opens_its_samples_and_a_sample_its_reasons(browser, data, explor
     browser.press("Escape")
     assert not browser.evaluate("document.querySelector('#panel').open")
     # Names are text: none of them became an element.
-    assert (
-        browser.evaluate(
-            "document.querySelectorAll('b b, td b, th b, button b, th i, button i').length"
-        )
-        == 0
-    )
+    markup = "b b, td b, th b, button b, th i, button i"
+    assert browser.evaluate(f"document.querySelectorAll('{markup}').length") == 0
     browser.click("[data-key=now-0]")
     wait(browser, "document.querySelector('#panel .samples tbody tr')")
     assert "All test samples" in browser.text("#panel-title")

@@ -74,11 +74,8 @@ def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
         home, _, token = process.stdout.readline().strip().partition("/?token=")
         with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
             assert "<title>Explorer</title>" in client.get("/").text
-            body = {
-                "client": "0" * 8,
-                "generation": 1,
-                "state": client.get("/start").json()["state"],
-            }
+            state = client.get("/start").json()["state"]
+            body = {"client": "0" * 8, "generation": 1, "state": state}
             with contextlib.suppress(httpx.TimeoutException):
                 client.post("/api/answer", json=body, headers={"origin": home}, timeout=0.3)
     finally:

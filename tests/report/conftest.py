@@ -29,21 +29,18 @@ def case():
     # The planted sets come from nowhere; a predictor of as many samples stands in for theirs.
     predictors = {"standard": standard, "planted": standard}
     results = {name: evaluate(item, test, **FAST) for name, item in sets.items()}
-    return SimpleNamespace(outputs=test, sets=sets, results=results, predictors=predictors)
+    options = {"outputs": test, "sets": sets, "predictors": predictors}
+    options |= {"title": "Skin <em>lesions</em>", "details": {"Score": "APS"}}
+    return SimpleNamespace(
+        outputs=test, sets=sets, results=results, predictors=predictors, options=options
+    )
 
 
 @pytest.fixture(scope="session")
 def page(case, tmp_path_factory):
     """The report of the case, with samples."""
-    return write_report(
-        tmp_path_factory.mktemp("report") / "report.html",
-        case.results,
-        outputs=case.outputs,
-        sets=case.sets,
-        predictors=case.predictors,
-        title="Skin <em>lesions</em>",
-        details={"Score": "APS"},
-    )
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    return write_report(path, case.results, **case.options)
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,15 @@ def calibrated(n, seed=0):
     )
 
 
+def noise(sites=None):
+    """2,000 calibration samples whose labels nothing predicts, of these sites."""
+    rng = np.random.default_rng(0)
+    groups = None if sites is None else {"site": sites}
+    return ModelOutputs(
+        logits=rng.normal(size=(2000, 3)), labels=rng.integers(3, size=2000), groups=groups
+    )
+
+
 def measured(counts, covered, alpha=0.1, column="site", size=None, **options):
     """An evaluation with groups a, b, ... of these sizes, so many of them covered."""
     codes = np.repeat(np.arange(len(counts)), counts)
@@ -153,12 +162,10 @@ def test_half_of_the_significance_is_for_marginal_coverage_and_half_for_all_bins
 
 def test_bins_of_other_methods_rest_on_their_share_of_the_calibration_samples():
     """A tenth of the samples: 200 of 2,000 where thresholds vary, all of them where they do not."""
-    rng = np.random.default_rng(0)
-    outputs = ModelOutputs(logits=rng.normal(size=(2000, 3)), labels=rng.integers(3, size=2000))
     result = measured([9000, 1000], [8100, 860])
     assert judge(result, calibrated(2000)).low["group:site"].tolist() == [False, True]
     for predictor in (MondrianConformal(by="class"), ConditionalConformal(basis=Intercept())):
-        found = judge(result, predictor.calibrate(outputs))
+        found = judge(result, predictor.calibrate(noise()))
         assert found.low["group:site"].tolist() == [False, False]
 
 
@@ -174,12 +181,7 @@ def test_the_same_coverage_is_explained_by_few_calibration_samples_only():
 
 
 def test_groups_are_judged_by_their_own_calibration_samples():
-    rng = np.random.default_rng(0)
-    column = np.repeat(["a", "b"], [1900, 100])
-    logits = rng.normal(size=(2000, 3))
-    outputs = ModelOutputs(
-        logits=logits, labels=rng.integers(3, size=2000), groups={"site": column}
-    )
+    outputs = noise(np.repeat(["a", "b"], [1900, 100]))
     predictor = MondrianConformal(by=Groups("site")).calibrate(outputs)
     result = measured([1000, 1000], [900, 850])
     assert judge(result, calibrated(2000)).low["group:site"].tolist() == [False, True]
@@ -317,12 +319,6 @@ def test_full_sets_are_not_preferred():
 
 
 def test_a_guarantee_that_fails_is_not_cured_by_itself():
-    rng = np.random.default_rng(0)
-    outputs = ModelOutputs(
-        logits=rng.normal(size=(2000, 3)),
-        labels=rng.integers(3, size=2000),
-        groups={"site": rng.choice(["a", "b"], 2000)},
-    )
-    predictor = MondrianConformal(by=Groups("site")).calibrate(outputs)
+    predictor = MondrianConformal(by=Groups("site")).calibrate(noise(np.tile(["a", "b"], 1000)))
     text = said({"m": measured([1000, 1000], [980, 780])}, {"m": predictor})[3]
     assert "do not look exchangeable" in text and "Groups(" not in text

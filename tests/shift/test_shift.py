@@ -84,6 +84,13 @@ def by_input(n, seed, tilt=0.0, move=0.0, blur=1.0):
     )
 
 
+def populations(kind, n, m, seed=0, new=NEW, tilt=3.0):
+    """Samples for calibration and later ones, whose classes or inputs have shifted."""
+    if kind == "label":
+        return by_class(OLD, n, seed), by_class(new, m, seed + 1)
+    return by_input(n, seed), by_input(m, seed + 1, tilt=tilt)
+
+
 def log_weight(outputs):
     """A known logarithm of the weight, from -1 to 2."""
     return np.asarray(3.0 * outputs.features[:, :1] - 1.0, np.float64)
@@ -166,10 +173,8 @@ def slow_threshold(predictor, weights, row, weight, alpha):
 @pytest.mark.parametrize("kind", ["label", "covariate", "covariate, ties"])
 def test_conditional_sets_are_those_of_weighted_linear_programs(basis, kind, monkeypatch):
     predictor = ConditionalConformal(basis=basis, allow_empty=True)
-    if kind == "label":
-        calibration, tuning, test = by_class(OLD, 80, 0), by_class(OLD, 50, 2), by_class(NEW, 24, 1)
-    else:
-        calibration, tuning, test = by_input(80, 0), by_input(50, 2), by_input(8, 1, tilt=3.0)
+    calibration, test = populations(kind, 80, 24 if kind == "label" else 8)
+    tuning, _ = populations(kind, 50, 1, 2)
     if "ties" in kind:
         calibration = calibration.with_logits(calibration.logits.round(1))
     predictor.calibrate(calibration, tuning=tuning)
@@ -190,10 +195,7 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, kind, mon
 @pytest.mark.parametrize("digits", [0, 9])
 @pytest.mark.parametrize("kind", ["label", "covariate"])
 def test_equal_weights_change_no_set(predictor, digits, kind, monkeypatch):
-    if kind == "label":
-        calibration, test = by_class(OLD, 300, 0), by_class(OLD, 200, 1)
-    else:
-        calibration, test = by_input(300, 0), by_input(200, 1)
+    calibration, test = populations(kind, 300, 200, new=OLD, tilt=0.0)
     test = test.with_logits(test.logits.round(digits))
     predictor.calibrate(calibration.with_logits(calibration.logits.round(digits)))
     if kind == "label":
@@ -214,10 +216,7 @@ def test_equal_weights_change_no_set(predictor, digits, kind, monkeypatch):
 def test_quantiles_count_weights(by, kind, alpha, monkeypatch):
     """The smallest score up to which weights reach their share, the new sample's counted."""
     predictor = StandardConformal() if by is None else MondrianConformal(by=by)
-    if kind == "label":
-        calibration, test = by_class(OLD, 300, 6), by_class(NEW, 20, 7)
-    else:
-        calibration, test = by_input(300, 3), by_input(40, 4)
+    calibration, test = populations(kind, 300, 40, 3)
     predictor.calibrate(calibration)
     adapted, weights, new = adapt_to(monkeypatch, kind, predictor, calibration, test)
     sets, scores = adapted.predict_set(test, alpha), predictor.state_.scores
@@ -342,22 +341,17 @@ def test_a_false_assumption_is_noticed_and_costs_coverage():
         predictor.adapt(by_class(NEW, 2000, 1))
 
 
+@pytest.mark.filterwarnings(ANY_WARNING)
 def test_classes_without_samples_or_without_a_share_do_no_harm():
     calibration = by_class([0.7, 0.3, 0.0], 400, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrustSetsWarning)
-        adapted = (
-            StandardConformal().calibrate(calibration).adapt(by_class([1.0, 0.0, 0.0], 300, 1))
-        )
-        conditional = ConditionalConformal(basis=RANKS).calibrate(calibration)
-        other = conditional.adapt(by_class([1.0, 0.0, 0.0], 300, 1))
+    for predictor in (ConditionalConformal(basis=RANKS), StandardConformal()):
+        adapted = predictor.calibrate(calibration).adapt(by_class([1.0, 0.0, 0.0], 300, 1))
+        thresholds = adapted.predict_set(by_class(OLD, 30, 2), 0.1).thresholds
+        assert not np.isnan(thresholds).any()
     assert adapted.prevalence_.estimate[2] == 0.0 and adapted.prevalence_.estimate[0] > 0.95
     # Nothing is known of a class that calibration lacks, which keeps its weight.
     assert adapted.prevalence_.weights[2] == 1.0
     assert (adapted.prevalence_.low[2], adapted.prevalence_.high[2]) == (0.0, 1.0)
-    for own in (adapted, other):
-        thresholds = own.predict_set(by_class(OLD, 30, 2), 0.1).thresholds
-        assert not np.isnan(thresholds).any()
 
 
 def test_wrong_input_is_refused(tmp_path):
@@ -378,7 +372,7 @@ def test_wrong_input_is_refused(tmp_path):
         load(tmp_path / "a.trustsets").adapt(outputs)
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
+@pytest.mark.filterwarnings(ANY_WARNING)
 @pytest.mark.parametrize("shift", ["label", "covariate"])
 @pytest.mark.parametrize("n_classes", [1, 2])
 @pytest.mark.parametrize("m", [1, 3])
@@ -467,6 +461,7 @@ def test_large_weights_are_clipped_and_tiny_ones_dropped():
     assert len(text) == 1 and "1 of 100" in text[0] and "10 times" in text[0]
 
 
+@pytest.mark.filterwarnings(ANY_WARNING)
 @pytest.mark.parametrize(
     "predictor",
     [
@@ -481,11 +476,9 @@ def test_samples_outside_have_full_sets_and_a_warning(predictor):
     far, near = by_input(300, 1, move=5.0), by_input(300, 2)
     with pytest.warns(TrustSetsWarning, match="300 of 300 unlabelled samples are where there are"):
         adapted = predictor.adapt(far, shift="covariate", of="features")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrustSetsWarning)
-        sets = adapted.predict_set(far, 0.1)
-        # A blind choice of `of` is noticed, too.
-        blind = predictor.adapt(far, shift="covariate")
+    sets = adapted.predict_set(far, 0.1)
+    # A blind choice of `of` is noticed, too.
+    blind = predictor.adapt(far, shift="covariate")
     assert sets.mask.all() and (sets.status == Status.HIGH_LEVERAGE).all()
     assert any("features" in text for text in blind.weights_.doubts())
     with warnings.catch_warnings():
@@ -493,21 +486,19 @@ def test_samples_outside_have_full_sets_and_a_warning(predictor):
         assert predictor.adapt(near, shift="covariate").weights_.effective_size > 390
 
 
+@pytest.mark.filterwarnings(ANY_WARNING)
 def test_samples_are_outside_where_split_conformal_sets_are_full():
     predictor, near = StandardConformal().calibrate(by_input(400, 0)), by_input(300, 1, move=0.7)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrustSetsWarning)
-        adapted = predictor.adapt(near, shift="covariate", of="features")
-        sets = adapted.predict_set(near, 0.1)
+    adapted = predictor.adapt(near, shift="covariate", of="features")
+    sets = adapted.predict_set(near, 0.1)
     assert 20 < adapted.weights_.n_outside == np.isinf(sets.thresholds).sum() < 280
 
 
+@pytest.mark.filterwarnings(ANY_WARNING)
 def test_a_small_effective_size_is_stated():
     """Deterministic: fails if few effective samples pass in silence."""
     predictor = StandardConformal().calibrate(by_input(400, 0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrustSetsWarning)
-        adapted = predictor.adapt(by_input(400, 1, tilt=9.0), shift="covariate", of="features")
+    adapted = predictor.adapt(by_input(400, 1, tilt=9.0), shift="covariate", of="features")
     size = adapted.weights_.effective_size
     assert size < 150 and f"effective sample size is {size:,.0f}" in adapted.summary()
     with pytest.warns(TrustSetsWarning, match="few for alpha=0.01"):
@@ -548,23 +539,22 @@ def test_weights_of_new_samples_are_in_units_of_those_of_calibration():
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_columns_of_any_size_give_the_same_weights(size):
-    both = [own for own in (by_input(300, 0), by_input(200, 1, tilt=2.0))]
+    both = by_input(300, 0), by_input(200, 1, tilt=2.0)
     plain = estimate_weights(*both, Custom(columns), None, 0)[1]
     other = estimate_weights(*both, Custom(lambda own: size * columns(own)), None, 0)[1]
     np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings(ANY_WARNING)
 @pytest.mark.parametrize("of", ["statistics", "features", Groups("site")])
 def test_samples_that_do_not_vary_do_no_harm(of):
     """One value of everything, and of one population alone."""
     same, other = (by_input(60, seed).take(np.zeros(60, int)) for seed in (0, 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrustSetsWarning)
-        predictor = StandardConformal().calibrate(same)
-        for new in (same, other):
-            adapted = predictor.adapt(new, shift="covariate", of=of)
-            np.testing.assert_allclose(adapted.weights_.weights, 1.0, atol=0.2)
-            assert not np.isnan(adapted.predict_set(new, 0.1).thresholds).any()
+    predictor = StandardConformal().calibrate(same)
+    for new in (same, other):
+        adapted = predictor.adapt(new, shift="covariate", of=of)
+        np.testing.assert_allclose(adapted.weights_.weights, 1.0, atol=0.2)
+        assert not np.isnan(adapted.predict_set(new, 0.1).thresholds).any()
     assert adapted.predict_set(same, 0.1).mask.any()
 
 
@@ -593,10 +583,7 @@ def test_known_weights_keep_the_guarantee(name, kind, monkeypatch):
     """
     predictor, gaps = COVERING[name], []
     for seed in range(150):
-        if kind == "label":
-            calibration, test = by_class(OLD, 150, seed), by_class(NEW, 100, 1000 + seed)
-        else:
-            calibration, test = by_input(150, seed), by_input(100, 1000 + seed, tilt=3.0)
+        calibration, test = populations(kind, 150, 100, 2 * seed)
         predictor.calibrate(calibration)
         adapted = adapt_to(monkeypatch, kind, predictor, calibration, test)[0]
         weight = first_is_positive(test) if name == "mondrian" else 1.0 - test.confidence
