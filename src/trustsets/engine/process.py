@@ -127,10 +127,8 @@ def fit_quantile_process(
 
     Parameters
     ----------
-    phi_calib : (n, p) array
-        Basis rows of the calibration points; any rank, any scale.
-    scores_calib : (n,) array
-        Scores of their true labels; ties are allowed.
+    phi_calib, scores_calib : arrays
+        As in `fit_quantiles`.
     alphas : (A,) array, optional
         Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
     """

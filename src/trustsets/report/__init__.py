@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -148,16 +148,7 @@ def write_report(
     # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
     goals = [name for name in division_names(methods) if name != "size_strata"]
     first = next(iter(methods.values()))
-    # Everything that reaches the page is escaped, but for our own style sheets and script.
-    environment = Environment(
-        loader=PackageLoader("trustsets.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    page = environment.get_template("report.html").render(
+    page = _template().render(
         title=title,
         facts=facts,
         details=shown,
@@ -200,6 +191,19 @@ def write_report(
         # Names of files may hold bytes that are no text.
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
     return target
+
+
+def _template() -> Template:
+    """The page; everything is escaped but our own style sheets and script."""
+    environment = Environment(
+        loader=PackageLoader("trustsets.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("report.html")
 
 
 # ---- Style sheets, also of the explorer's page, and script ---------------------------------------
