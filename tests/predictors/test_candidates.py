@@ -16,6 +16,7 @@ from trustsets import (
     Polynomial,
     Softmax,
 )
+from trustsets._quantiles import conformal_quantile
 from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
@@ -90,6 +91,17 @@ def test_indicators_alone_are_class_conditional_mondrian():
             mondrian = MondrianConformal(by="class", score=APS()).calibrate(calibration)
             theirs = mondrian.predict_set(test, alpha=alpha)
             np.testing.assert_array_equal(ours.mask, theirs.mask)
+
+
+def test_clusters_alone_have_the_quantile_of_their_samples():
+    clusters, calibration, test = np.array([1, 0, 0, 2, 0]), some(3, 150), some(53, 400)
+    predictor = ConditionalConformal(
+        score=APS(), basis=Classes(clusters=clusters), class_bias=None, allow_empty=True
+    )
+    sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
+    scores, cluster = APS().of_labels(calibration), clusters[calibration.codes]
+    limits = [conformal_quantile(np.sort(scores[cluster == c]), 0.1) for c in range(3)]
+    np.testing.assert_array_equal(sets.mask, APS().matrix(test) <= np.take(limits, clusters))
 
 
 def test_clusters_have_a_number_for_each_class():
