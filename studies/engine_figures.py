@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from trustsets.engine import QuantileModel, fit_quantiles
-from trustsets.engine.kernels import WIDTH
+from trustsets.engine.lanes import WIDTH
 from trustsets.engine.path import READ_FOR, Tour, allocate, blank_results, follow_paths
 from trustsets.plots import METHOD_COLOURS, THEMES, mixed, style
 

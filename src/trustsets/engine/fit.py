@@ -22,17 +22,29 @@ import numpy as np
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, inner, read_only
 from trustsets.engine.kernels import (
     EDGE_TOL,
-    WIDTH,
     ZERO,
-    block_products,
     compensated_sum,
     dot,
     exchange,
     invert,
+    multiply,
     row_dot,
     three_way,
+    to_lanes,
     two_product,
     two_sum,
+)
+from trustsets.engine.lanes import (
+    ALL,
+    WIDTH,
+    absolute,
+    below,
+    fused,
+    load,
+    lowest,
+    padded,
+    spread,
+    store,
 )
 from trustsets.engine.linear_program import solve_base
 from trustsets.engine.problem import Problem, scan_keys
@@ -99,20 +111,23 @@ def loss_slopes(multiplicities: FloatArray, is_above: BoolArray, alpha: float) -
 class _Scratch(NamedTuple):
     """Work arrays, allocated outside the kernels: allocation within one takes long to compile."""
 
-    # (n_blocks, rank, WIDTH): the rows in blocks (see `block_products`), padded with zeros.
-    blocks: FloatArray
-    # (n_blocks, WIDTH) and (n_blocks * WIDTH,), one memory: rates at which residuals fall.
-    block_speed: FloatArray
-    speed: FloatArray
+    blocks: FloatArray  # (n_blocks, rank, WIDTH): the rows in blocks (see `to_lanes`).
     residual: FloatArray  # (n_blocks * WIDTH,)
+    speed: FloatArray  # (n_blocks * WIDTH,): rates at which residuals fall.
     # (n,): steps to the zeros that a search looks at, what they change, and their points.
     step: FloatArray
     drop: FloatArray
     point: IntArray
-    total: FloatArray
-    ratio: FloatArray
+    edges: FloatArray  # The inverse basis in blocks, and as `_solve_vertex` makes it.
     inverse: FloatArray
     matrix: FloatArray
+    # (padded rank,): the sum of slopes times rows; dual values and squared lengths of the edges;
+    # the row that enters; and what `exchange` returns.
+    total: FloatArray
+    eta: FloatArray
+    square: FloatArray
+    row: FloatArray
+    ratio: FloatArray
     is_basic: BoolArray
 
 
@@ -127,27 +142,21 @@ def descend(
     smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     n_points, rank = data.rows.shape
-    n_blocks = -(-n_points // WIDTH)
-    padded = np.zeros((n_blocks, WIDTH, rank))
-    padded.reshape(n_blocks * WIDTH, rank)[:n_points] = data.rows
-    block_speed = np.zeros((n_blocks, WIDTH))
-    scratch = _Scratch(
-        blocks=np.ascontiguousarray(padded.transpose(0, 2, 1)),
-        block_speed=block_speed,
-        speed=block_speed.reshape(-1),
-        residual=np.zeros(n_blocks * WIDTH),
-        step=np.empty(n_points),
-        drop=np.empty(n_points),
-        point=np.empty(n_points, np.int64),
-        total=np.empty(rank),
-        ratio=np.empty(rank),
-        inverse=np.empty((rank, rank)),
-        matrix=np.empty((rank, rank)),
-        is_basic=np.zeros(n_points, np.bool_),
-    )
-    basic, edge = np.array(start), np.zeros(rank)
+    width = padded(rank)
+    arrays = [
+        to_lanes(data.rows),
+        *np.zeros((2, padded(n_points))),
+        *np.empty((2, n_points)),
+        np.empty(n_points, np.int64),
+        np.zeros((width // WIDTH, rank, WIDTH)),
+        *np.empty((2, rank, rank)),
+        *np.zeros((5, width)),
+        np.zeros(n_points, np.bool_),
+    ]
+    scratch = _Scratch._make(arrays)
+    basic, edge = np.array(start), np.zeros(width)
     status, pivots = _descend(data, read_only(linear), alpha, basic, edge, scratch)
-    return int(status), int(pivots), basic, edge
+    return int(status), int(pivots), basic, edge[:rank]
 
 
 @entry()
@@ -161,7 +170,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
 ) -> tuple[int, int]:
     rows, multiplicities, rank = data.rows, data.multiplicities, len(basic)
     residual, speed, total = scratch.residual, scratch.speed, scratch.total
-    inverse, is_basic = scratch.inverse, scratch.is_basic
+    inverse, edges, is_basic = scratch.inverse, scratch.edges, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
     # The first pivot finds the vertex stale, so everything is computed from scratch.
@@ -169,7 +178,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
     for pivot in range(cap):
         leaving, excess, sign = -1, 0.0, 0.0
         if stale < REFRESH:
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
+            leaving, excess, sign = _steepest_edge(alpha, multiplicities, basic, scratch)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
             # Until their own turn two vectors are scratch.
@@ -177,21 +186,22 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
                 return CAPPED, pivot
             for j in range(rank):
                 total[j] = linear[j]
+                for k in range(rank):
+                    edges[k // WIDTH, j, k % WIDTH] = inverse[k, j]
             for i in range(len(rows)):
                 if not is_basic[i]:
                     eta = multiplicities[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
                     for j in range(rank):
                         total[j] += eta * rows[i, j]
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
+            leaving, excess, sign = _steepest_edge(alpha, multiplicities, basic, scratch)
             stale = 0
             if leaving < 0:
                 return OPTIMAL, pivot
         stale += 1
         # Along the edge the residual of the leaving point gets the sign of the broken bound.
         for j in range(rank):
-            edge[j] = -sign * inverse[leaving, j]
-        for block in range(len(scratch.blocks)):
-            block_products(scratch.blocks, block, edge, scratch.block_speed, block)
+            edge[j] = -sign * edges[leaving // WIDTH, j, leaving % WIDTH]
+        multiply(scratch.blocks, edge, speed)
         for k in range(rank):
             speed[basic[k]] = 0.0
         chosen = _turn(multiplicities, edge, excess, length, scratch)
@@ -208,40 +218,41 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
             total[j] += left_at * rows[out, j] - came_from * rows[entering, j]
         residual[out], residual[entering] = new, 0.0
         basic[leaving], is_basic[out], is_basic[entering] = entering, False, True
-        # The edge has been gone, so its array takes the row of the entering point.
         for j in range(rank):
-            edge[j] = rows[entering, j]
-        exchange(inverse, leaving, edge, scratch.ratio)
+            scratch.row[j] = rows[entering, j]
+        # The edge has been gone, so its array is free.
+        exchange(edges, leaving, scratch.row, scratch.ratio, edge)
     return CAPPED, cap
 
 
 @inner()
 def _steepest_edge(
-    inverse: FloatArray,
-    total: FloatArray,
-    alpha: float,
-    multiplicities: FloatArray,
-    basic: IntArray,
+    alpha: float, multiplicities: FloatArray, basic: IntArray, scratch: _Scratch
 ) -> tuple[int, float, float]:
     """Find the basic point to leave: its number, the excess of its dual value, and the side.
 
     The slope along edge k, per unit of its residual, is minus the excess of dual value k.
     """
+    edges, rank = scratch.edges, scratch.edges.shape[1]
+    for block in range(len(edges)):
+        dual, square = spread(0.0), spread(0.0)
+        for j in range(rank):
+            entry_j = load(edges, block * rank + j)
+            dual = fused(entry_j, -scratch.total[j], dual)
+            square = fused(entry_j, entry_j, square)
+        store(scratch.eta, block, dual)
+        store(scratch.square, block, square)
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
-    for k in range(len(inverse)):
-        eta = -row_dot(inverse, k, total)
-        multiplicity = multiplicities[basic[k]]
-        above, below = eta - multiplicity * (1.0 - alpha), -alpha * multiplicity - eta
-        violation = max(above, below)
+    for k in range(rank):
+        eta, multiplicity = scratch.eta[k], multiplicities[basic[k]]
+        above, below_box = eta - multiplicity * (1.0 - alpha), -alpha * multiplicity - eta
+        violation = max(above, below_box)
         if violation <= DUAL_TOL:
             continue
-        square = 0.0
-        for j in range(len(inverse)):
-            square += inverse[k, j] * inverse[k, j]
-        slope = violation / np.sqrt(square)
+        slope = violation / np.sqrt(scratch.square[k])
         if slope > best:
             leaving, best, excess = k, slope, violation
-            sign = 1.0 if above > below else -1.0
+            sign = 1.0 if above > below_box else -1.0
     return leaving, excess, sign
 
 
@@ -257,9 +268,13 @@ def _turn(
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
         count = 0
-        for i in range(len(residual)):
+        for block in range(len(scratch.blocks)):
             # Nearly all points fail this one comparison.
-            if abs(residual[i]) <= horizon * abs(speed[i]):
+            gone = absolute(load(speed, block)) * horizon
+            candidates = ALL & ~below(gone, absolute(load(residual, block)))
+            while candidates != 0:
+                i = block * WIDTH + lowest(candidates)
+                candidates &= candidates - 1
                 rate = speed[i] if residual[i] > 0.0 else -speed[i]
                 if rate > tiny:
                     # At its zero a point changes the slope of the loss by its `drop`.
@@ -306,18 +321,19 @@ def _weighted_select(
 
 @inner()
 def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
-    """Go `length` along the edge; a point that changes side changes the sum by its row.
-
-    The speeds are not needed any more, so their array takes the old residuals.
-    """
+    """Go `length` along the edge; a point that changes side changes the sum by its row."""
     rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, speed = scratch.residual, scratch.speed
-    for i in range(len(residual)):
-        speed[i], residual[i] = residual[i], residual[i] - length * speed[i]
-    for i in range(len(rows)):
-        if (speed[i] > 0.0) != (residual[i] > 0.0):
+    for block in range(len(scratch.blocks)):
+        old = load(residual, block)
+        new = fused(load(speed, block), -length, old)
+        store(residual, block, new)
+        changed = below(0.0, old) ^ below(0.0, new)
+        while changed != 0:
+            i = block * WIDTH + lowest(changed)
+            changed &= changed - 1
             change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
-            for j in range(len(total)):
+            for j in range(rows.shape[1]):
                 total[j] += change * rows[i, j]
 
 
@@ -380,7 +396,7 @@ def _refined_solution(
 def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
     """``value - rows[i] @ vector`` with the rounding errors of all products and sums added back."""
     total, lost = value, 0.0
-    for j in range(len(vector)):
+    for j in range(rows.shape[1]):
         product, error = two_product(rows[i, j], -vector[j])
         lost += error
         total, error = two_sum(total, product)
@@ -468,7 +484,7 @@ def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     rank, residuals = len(basic), np.empty(len(data.rows))
     matrix, inverse = np.empty((2, rank, rank))
     # A copy, writable as the basic points of `_descend` are: the kernel is compiled once for both.
-    _solve_vertex(data, basic.copy(), matrix, inverse, *np.empty((2, rank)), residuals)
+    _solve_vertex(data, basic.copy(), matrix, inverse, *np.zeros((2, padded(rank))), residuals)
     return inverse, residuals
 
 

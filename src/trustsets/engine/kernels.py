@@ -2,22 +2,19 @@
 
 A vertex is stored as its inverse basis, transposed: an (r, r) array `inverse` with
 ``inverse[k] @ rows[basic[l]] == (k == l)``. Row k is the edge that leaves basic point k: along it
-the residuals of the other basic points stay zero.
+the residuals of the other basic points stay zero. Kernels that change the basis have the same
+numbers as `edges`, with the edges of `WIDTH` basic points side by side (see `to_lanes`).
 """
 
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
 
 from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
+from trustsets.engine.lanes import WIDTH, Lanes, add_up, fused, load, padded, spread, store
 
 # Veltkamp's constant: splits a double in two halves whose products are exact.
 SPLITTER = 2.0**27 + 1.0
-WIDTH = 16  # Points per block: a few vector registers.
 # Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it.
 ZERO: Any = np.int64(0)
 # A product of a row with an edge counts as zero below this share of the edge's length.
@@ -29,13 +26,58 @@ SNAP_TOL = 1e-11
 THRESHOLD_ROUNDING = 2.0**-42
 
 
-@inner(fastmath=REASSOCIATE)
-def dot(left: FloatArray, right: FloatArray) -> float:
-    """Inner product; the sum may be reordered, so that it vectorises."""
-    total = 0.0
-    for k in range(len(left)):
-        total += left[k] * right[k]
+def to_lanes(rows: FloatArray) -> FloatArray:
+    """Rows (n, r) in blocks (n / `WIDTH`, r, `WIDTH`) of rows side by side, padded with zeros."""
+    n_blocks, rank = padded(len(rows)) // WIDTH, rows.shape[1]
+    blocks = np.zeros((n_blocks * WIDTH, rank))
+    blocks[: len(rows)] = rows
+    return np.ascontiguousarray(blocks.reshape(n_blocks, WIDTH, rank).transpose(0, 2, 1))
+
+
+@inner()
+def products(blocks: FloatArray, block: int, vector: FloatArray) -> Lanes:
+    """Products of the rows of one block with a vector."""
+    rank = blocks.shape[1]
+    total = spread(0.0)
+    for j in range(rank):
+        total = fused(load(blocks, block * rank + j), vector[j], total)
     return total
+
+
+@inner()
+def two_products(
+    blocks: FloatArray, block: int, left: FloatArray, right: FloatArray
+) -> tuple[Lanes, Lanes]:
+    """Products of the rows of one block with two vectors: half of the time is spent on reading."""
+    rank = blocks.shape[1]
+    first, second = spread(0.0), spread(0.0)
+    for j in range(rank):
+        column = load(blocks, block * rank + j)
+        first, second = fused(column, left[j], first), fused(column, right[j], second)
+    return first, second
+
+
+@inner()
+def multiply(blocks: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+    """Store the products of all rows with a vector."""
+    for block in range(len(blocks)):
+        store(out, block, products(blocks, block, vector))
+
+
+@inner()
+def dot(left: FloatArray, right: FloatArray) -> float:
+    """Inner product of vectors that are padded with zeros."""
+    total = spread(0.0)
+    for k in range(len(left) // WIDTH):
+        total = fused(load(left, k), load(right, k), total)
+    return add_up(total)
+
+
+@inner()
+def add_multiple(vector: FloatArray, factor: float, other: FloatArray) -> None:
+    """Add a multiple of another vector, both padded, in place."""
+    for k in range(len(vector) // WIDTH):
+        store(vector, k, fused(load(other, k), factor, load(vector, k)))
 
 
 @inner(fastmath=REASSOCIATE)
@@ -96,28 +138,28 @@ def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
                 right[k, i] -= factor * right[j, i]
 
 
-@inner(fastmath=REASSOCIATE)
-def exchange(inverse: FloatArray, leaving: int, entering: FloatArray, ratio: FloatArray) -> None:
-    """Replace basic row number `leaving` by the row `entering`: a rank-one update of the inverse.
+@inner()
+def exchange(
+    edges: FloatArray, leaving: int, entering: FloatArray, ratio: FloatArray, edge: FloatArray
+) -> None:
+    """Replace basic row number `leaving` by the row `entering`: a rank-one update of the edges.
 
     Stores in ``ratio[k]`` the multiple of the old edge `leaving` that was subtracted from edge k,
-    and in ``ratio[leaving]`` the reciprocal of the pivot.
+    in ``ratio[leaving]`` the reciprocal of the pivot, and the old edge in `edge`.
     """
-    rank = len(ratio)
-    for k in range(rank):
-        total = 0.0
-        for j in range(rank):
-            total += inverse[k, j] * entering[j]
-        ratio[k] = total
+    rank, block, lane = edges.shape[1], leaving // WIDTH, leaving % WIDTH
+    multiply(edges, entering, ratio)
     reciprocal = 1.0 / ratio[leaving]
-    for k in range(rank):
-        if k != leaving:
-            ratio[k] *= reciprocal
-            for j in range(rank):
-                inverse[k, j] -= ratio[k] * inverse[leaving, j]
-    ratio[leaving] = reciprocal
     for j in range(rank):
-        inverse[leaving, j] *= reciprocal
+        edge[j] = edges[block, j, lane]
+    for k in range(len(edges)):
+        multiple = load(ratio, k) * reciprocal
+        store(ratio, k, multiple)
+        for j in range(rank):
+            store(edges, k * rank + j, fused(multiple, -edge[j], load(edges, k * rank + j)))
+    for j in range(rank):
+        edges[block, j, lane] = reciprocal * edge[j]
+    ratio[leaving] = reciprocal
 
 
 @inner(inline="always")
@@ -184,42 +226,45 @@ def add_product(
 @inner()
 def accurate_coefficients(
     rows: FloatArray,
-    basic: IntArray,
-    inverse: FloatArray,
+    edges: FloatArray,
     target: FloatArray,
     solution: FloatArray,
     rest: FloatArray,
     gap: FloatArray,
 ) -> float:
-    """Improve a solution of ``rows[basic]' solution = target`` to twice the working precision.
+    """Improve a solution of ``rows' solution = target`` to twice the working precision.
 
-    The result is ``solution + rest``; `gap` is scratch. Its bits depend on the basic points alone,
-    not on the inverse or on the order of the points, so every way to a vertex gives the same
-    threshold. Returns the largest error before the improvement.
+    `rows` are those of the basic points, padded. The result is ``solution + rest``; `gap` is
+    scratch. Its bits depend on the basic points alone, not on the inverse or on the order of the
+    points, so every way to a vertex gives the same threshold. Returns the largest error before the
+    improvement.
     """
-    rank = len(basic)
+    rank, width, worst = len(rows), rows.shape[1] // WIDTH, 0.0
+    for j in range(width):
+        total, low = load(target, j), spread(0.0)
+        for k in range(rank):
+            # The error of each product and of each sum is computed exactly and kept in `low`.
+            product, error = two_product(load(rows, k * width + j), -solution[k])
+            total, lost = two_sum(total, product)
+            low = low + (lost + error)
+        store(gap, j, total + low)
     for j in range(rank):
-        gap[j], rest[j] = target[j], 0.0
-    for k in range(rank):
-        add_product(-solution[k], rows, basic[k], 0, gap, rest)
-    worst = 0.0
-    for j in range(rank):
-        gap[j] += rest[j]
         worst = max(worst, abs(gap[j]))
-    for k in range(rank):
-        rest[k] = row_dot(inverse, k, gap)
+    multiply(edges, gap, rest)
     return worst
 
 
 @inner()
-def weighted_sum(coefficients: FloatArray, rest: FloatArray, scores: FloatArray) -> float:
+def weighted_sum(
+    coefficients: FloatArray, rest: FloatArray, scores: FloatArray, count: int
+) -> float:
     """Threshold of a vertex: the sum of ``coefficients + rest`` times scores, rounded up.
 
     A sum that a double can hold is returned as it is. In exact arithmetic a threshold may equal
     the score of a class, and a threshold that was rounded down would leave that class out.
     """
     total, lost, size, exact = 0.0, 0.0, 0.0, True
-    for k in range(len(coefficients)):
+    for k in range(count):
         coefficient, low = coefficients[k], rest[k]
         # A test row that is a calibration row, or a sum of such rows as with groups, has integer
         # coefficients. Without them, rounding would turn a threshold of 0 into -1e-17.
@@ -242,27 +287,26 @@ def vertex_threshold(
     rows: FloatArray, basic: IntArray, inverse: FloatArray, row: FloatArray, scores: FloatArray
 ) -> float:
     """Threshold of a test row whose optimal vertex has these basic points."""
-    arrays = [read_only(array) for array in (rows, basic, inverse, row, scores)]
-    return float(_vertex_threshold(*arrays, *np.empty((3, len(row)))))
+    rank = len(row)
+    basic_rows, vectors = np.zeros((rank, padded(rank))), np.zeros((4, padded(rank)))
+    basic_rows[:, :rank], vectors[0, :rank] = rows[basic], row
+    edges = to_lanes(inverse)
+    return float(_vertex_threshold(basic_rows, edges, read_only(scores[basic]), *vectors))
 
 
 @entry()
 def _vertex_threshold(
     rows: FloatArray,
-    basic: IntArray,
-    inverse: FloatArray,
-    row: FloatArray,
+    edges: FloatArray,
     scores: FloatArray,
+    row: FloatArray,
     coefficients: FloatArray,
     rest: FloatArray,
     gap: FloatArray,
 ) -> float:
-    for k in range(len(row)):
-        coefficients[k] = row_dot(inverse, k, row)
-    accurate_coefficients(rows, basic, inverse, row, coefficients, rest, gap)
-    for k in range(len(row)):
-        gap[k] = scores[basic[k]]
-    return weighted_sum(coefficients, rest, gap)
+    multiply(edges, row, coefficients)
+    accurate_coefficients(rows, edges, row, coefficients, rest, gap)
+    return weighted_sum(coefficients, rest, scores, len(scores))
 
 
 @inner()
@@ -289,58 +333,3 @@ def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, 
     key[i], key[j] = key[j], key[i]
     weight[i], weight[j] = weight[j], weight[i]
     index[i], index[j] = index[j], index[i]
-
-
-def block_products(
-    blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, row: int
-) -> None:
-    """Store the products of the points of one block with a vector in ``out[row]``.
-
-    Half of the time of a path goes into this. Compiled code calls `_compiled_products` instead.
-    """
-    out[row] = vector @ blocks[block]
-
-
-@overload(block_products, jit_options={"nogil": True})
-def _compiled_products(blocks: Any, block: Any, vector: Any, out: Any, row: Any) -> Any:
-    def multiply(blocks: Any, block: Any, vector: Any, out: Any, row: Any) -> None:
-        add_lanes: Any = _add_lanes
-        add_lanes(blocks, block * len(vector) * WIDTH, vector, len(vector), out, row * WIDTH)
-
-    return multiply
-
-
-@intrinsic
-def _add_lanes(
-    context: Any, blocks: Any, start: Any, vector: Any, count: Any, out: Any, to: Any
-) -> Any:
-    """Sum ``vector[j] * blocks.flat[start + j * WIDTH :][:WIDTH]`` over j, into ``out.flat[to:]``.
-
-    Written in LLVM's vector types. Of a loop over lanes the compiler makes scalar code: it is so
-    short that it is unrolled before anything could be vectorised.
-    """
-    lanes, number = ir.VectorType(ir.DoubleType(), WIDTH), ir.IntType(32)
-    anything, first = ir.Constant(lanes, ir.Undefined), ir.Constant(number, 0)
-    everywhere = ir.Constant(ir.VectorType(number, WIDTH), [0] * WIDTH)
-    flags = tuple(REASSOCIATE)
-
-    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, start, _, count, _, to = values
-        points, factors, products = (
-            target.make_array(signature.args[k])(target, builder, values[k]).data for k in (0, 2, 4)
-        )
-        total = cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * WIDTH))
-        with cgutils.for_range(builder, count) as loop:
-            offset = builder.add(start, builder.mul(loop.index, start.type(WIDTH)))
-            block_row = builder.bitcast(builder.gep(points, [offset]), lanes.as_pointer())
-            factor = builder.load(builder.gep(factors, [loop.index]))
-            repeated = builder.shuffle_vector(
-                builder.insert_element(anything, factor, first), anything, everywhere
-            )
-            term = builder.fmul(builder.load(block_row, align=8), repeated, flags=flags)
-            builder.store(builder.fadd(builder.load(total), term, flags=flags), total)
-        result = builder.bitcast(builder.gep(products, [to]), lanes.as_pointer())
-        builder.store(builder.load(total), result, align=8)
-        return target.get_dummy_value()
-
-    return types.void(blocks, types.intp, vector, types.intp, out, types.intp), generate

@@ -42,16 +42,30 @@ from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, 
 from trustsets.engine.fit import Vertex, high_leverage
 from trustsets.engine.kernels import (
     EDGE_TOL,
-    WIDTH,
     ZERO,
     accurate_coefficients,
-    block_products,
+    add_multiple,
     dot,
     exchange,
     invert,
-    row_dot,
+    multiply,
+    products,
     three_way,
+    to_lanes,
+    two_products,
     weighted_sum,
+)
+from trustsets.engine.lanes import (
+    ALL,
+    WIDTH,
+    absolute,
+    below,
+    fused,
+    least,
+    load,
+    lowest,
+    padded,
+    store,
 )
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.status import Status
@@ -116,9 +130,8 @@ FLOOR, NEAR, DROP, N_BOUNDS = cast(Any, np.arange(4))
 UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_AT, SKIPPED, N_VISITS = cast(Any, np.arange(7))
 # Entries of `PathState.counters`.
 STEP, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, N_COUNTERS = cast(Any, np.arange(5))
-# Rows of `PathState.cache`: two of products with the centres of a superblock, and then for each
-# block the residuals of its points at the anchor, those at the vertex, and their rates.
-WITH_WAY, WITH_EDGE, FIRST_BLOCK = cast(Any, np.arange(3))
+# Rows of `PathState.cache` for each block: the residuals of its points at the anchor and at the
+# vertex, and the rates at which they fall along the edge.
 AT_ANCHOR, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
 BASE_ANCHOR: Any = np.int64(1)  # The number of the base vertex among the anchors.
 
@@ -159,8 +172,8 @@ class ScanOrder(NamedTuple):
     scan: Scan  # The points. Basic points come first, in the order of `vertex`.
     order: IntArray  # (n,): row number in the problem of each position.
     vertex: Vertex  # The optimal vertex of the base problem, by row numbers of the problem.
-    # (2 + 2 rank, rank): its dual values, the sum of the nonbasic points' rows times theirs, the
-    # inverse basis, and the rows of the basic points.
+    # (2 + 2 rank, padded rank): its dual values, the sum of the nonbasic points' rows times theirs,
+    # the inverse basis, and the rows of the basic points.
     base: FloatArray
     high_leverage: IntArray  # Row numbers of the points of largest leverage.
 
@@ -173,22 +186,19 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     order = np.argsort(key, kind="stable")
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
     group_key = _arrange(problem.rows, side, key, order)
-    n_blocks = -(-n_points // WIDTH)
-    padded = n_blocks * WIDTH
-    signed = np.zeros((n_blocks, WIDTH, rank))
-    signed.reshape(padded, rank)[:n_points] = problem.rows[order] * side[order, None]
-    sides, multiplicities, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
+    blocks = to_lanes(problem.rows[order] * side[order, None])
+    columns = np.zeros((4, padded(n_points)))
+    sides, multiplicities, score, distance = columns
     sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
-    score[:n_points] = problem.scores[order]
-    distance = np.full(padded, np.inf)
+    score[:n_points], distance[:] = problem.scores[order], np.inf
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, extent, least = _summarise(signed, distance.reshape(n_blocks, WIDTH))
+    centres, spread, extent, least_distance = _summarise(blocks, distance)
     scan = Scan(
-        blocks=np.ascontiguousarray(signed.transpose(0, 2, 1)),
+        blocks=blocks,
         centres=centres,
         spread=spread,
         extent=extent,
-        least_distance=least,
+        least_distance=least_distance,
         group_key=group_key,
         side=sides,
         multiplicities=multiplicities,
@@ -199,7 +209,8 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         tolerance=DRIFT_TOL * problem.score_scale,
     )
     basic_rows = problem.rows[vertex.basic_points]
-    base = np.vstack([vertex.eta, vertex.nonbasic_sum, vertex.inverse, basic_rows])
+    base = np.zeros((2 + 2 * rank, padded(rank)))
+    base[:, :rank] = np.vstack([vertex.eta, vertex.nonbasic_sum, vertex.inverse.T, basic_rows])
     return ScanOrder(scan, order, vertex, base, high_leverage(problem.norms, rank))
 
 
@@ -233,39 +244,35 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
 
 
 def _summarise(
-    signed: FloatArray, distance: FloatArray
+    blocks: FloatArray, distance: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Centres, spreads, extents and least distances of blocks (n_blocks, WIDTH, rank)."""
-    n_blocks, _, rank = signed.shape
-    n_superblocks = -(-n_blocks // WIDTH)
-    centre = np.zeros((n_superblocks * WIDTH, rank))
-    spread, least = np.zeros(n_superblocks * WIDTH), np.full(n_superblocks * WIDTH, np.inf)
-    centre[:n_blocks] = signed.mean(axis=1)
-    _spreads(signed, distance, centre, spread, least)
+    """Centres, spreads, extents and least distances of blocks (n_blocks, rank, WIDTH)."""
+    n_blocks, rank, _ = blocks.shape
+    centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
+    least_distance = np.full(len(spread), np.inf)
+    centre[:n_blocks] = blocks.mean(axis=2)
+    _spreads(blocks, distance, centre, spread, least_distance)
     extent = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
-    centres = centre.reshape(n_superblocks, WIDTH, rank).transpose(0, 2, 1)
-    return np.ascontiguousarray(centres), spread, extent, least
+    return to_lanes(centre), spread, extent, least_distance
 
 
 @entry()
 def _spreads(
-    signed: FloatArray,
+    blocks: FloatArray,
     distance: FloatArray,
     centre: FloatArray,
     spread: FloatArray,
-    least: FloatArray,
+    least_distance: FloatArray,
 ) -> None:
     """Largest distance to the centre and smallest residual of each block."""
-    for block in range(len(signed)):
-        for lane in range(WIDTH):
-            if distance[block, lane] == np.inf:
-                continue
-            square = 0.0
-            for j in range(signed.shape[2]):
-                gap = signed[block, lane, j] - centre[block, j]
+    for i in range(len(distance)):
+        block, lane, square = i // WIDTH, i % WIDTH, 0.0
+        if distance[i] < np.inf:
+            for j in range(blocks.shape[1]):
+                gap = blocks[block, j, lane] - centre[block, j]
                 square += gap * gap
             spread[block] = max(spread[block], SPREAD_SLACK * np.sqrt(square))
-            least[block] = min(least[block], distance[block, lane])
+            least_distance[block] = min(least_distance[block], distance[i])
 
 
 @entry()
@@ -338,10 +345,10 @@ def _part_at(
 class PathState(NamedTuple):
     """The work arrays of one thread: vertex, members, scan cache and scratch."""
 
-    # (N_VECTORS, rank): the vertex. It lies `FROM_BASE` away from the base vertex and `FROM_ANCHOR`
-    # away from the anchor, which lies `ANCHOR_SHIFT` away from the base vertex. `EDGE` is the
-    # direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows times their dual
-    # values. Basic point k has the dual value ``DUAL[k]`` and the multiplicity
+    # (N_VECTORS, padded rank): the vertex. It lies `FROM_BASE` away from the base vertex and
+    # `FROM_ANCHOR` away from the anchor, which lies `ANCHOR_SHIFT` away from the base vertex.
+    # `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows
+    # times their dual values. Basic point k has the dual value ``DUAL[k]`` and the multiplicity
     # ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that row times its weight, and
     # `DIRECTION` the goal less that where the path started. ``COEFFICIENT`` expresses `DIRECTION`
     # (at the end of a path: `ROW`) in the basic rows; on the way, dual value k falls at the rate
@@ -349,17 +356,19 @@ class PathState(NamedTuple):
     # what the exchange of a basic point returns (see `kernels`), and `SPARE` is scratch.
     vectors: FloatArray
     slot: IntArray  # (rank,): vertex: basic point k is member ``slot[k]``.
-    inverse: FloatArray  # (rank, rank): vertex: the inverse basis, transposed (see `kernels`).
-    matrix: FloatArray  # (rank, rank): scratch of the inversion (see `kernels`).
-    # (most,) and (most, rank): members, the points whose role may differ from that at the base
-    # vertex: its basic points and every point that entered since. The scan skips members.
+    # (padded rank / WIDTH, rank, WIDTH) and (rank, padded rank): vertex: edges and basic rows.
+    edges: FloatArray
+    basic_rows: FloatArray
+    inversion: FloatArray  # (2, rank, rank): scratch of `invert`.
+    # (most,) and (most / WIDTH, rank, WIDTH): members, the points whose role may differ from that
+    # at the base vertex: its basic points and every point that entered since, and their rows. The
+    # scan skips members.
     position: IntArray
-    row: FloatArray
+    member_rows: FloatArray
     # (N_MEMBER, most): members: `SIDE`, 0 for basic points and else the sign of the residual;
     # `MULTIPLICITY`; `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
     member: FloatArray
-    # (FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH): scan cache: products of the centres of a
-    # superblock with `FROM_ANCHOR` and `EDGE`; then for each block the signed residuals `AT_ANCHOR`
+    # (n_blocks * BLOCK_ROWS, WIDTH): scan cache: of each block the signed residuals `AT_ANCHOR`
     # and `AT_VERTEX`, and their rates. Members are infinite.
     cache: FloatArray
     # (N_BOUNDS, n_superblocks * WIDTH): scan cache: lower bounds of the residuals of each block at
@@ -403,16 +412,17 @@ def allocate(scan: Scan) -> PathState:
     """Work arrays for the paths of a model; memory that is not touched costs nothing."""
     n_blocks, rank, _ = scan.blocks.shape
     # Every pivot adds at most one member.
-    most = MOST_MEMBERS * rank + path_cap(rank)
+    most = padded(MOST_MEMBERS * rank + path_cap(rank))
     state = PathState(
-        vectors=np.empty((N_VECTORS, rank)),
+        vectors=np.zeros((N_VECTORS, padded(rank))),
         slot=np.zeros(rank, np.int64),
-        inverse=np.empty((rank, rank)),
-        matrix=np.empty((rank, rank)),
+        edges=np.zeros((padded(rank) // WIDTH, rank, WIDTH)),
+        basic_rows=np.zeros((rank, padded(rank))),
+        inversion=np.empty((2, rank, rank)),
         position=np.zeros(most, np.int64),
-        row=np.empty((most, rank)),
-        member=np.empty((N_MEMBER, most)),
-        cache=np.empty((FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH)),
+        member_rows=np.zeros((most // WIDTH, rank, WIDTH)),
+        member=np.zeros((N_MEMBER, most)),
+        cache=np.empty((n_blocks * BLOCK_ROWS, WIDTH)),
         bounds=np.empty((N_BOUNDS, len(scan.spread))),
         gate=np.empty(len(scan.centres)),
         visits=np.zeros((N_VISITS, n_blocks), np.int64),
@@ -481,7 +491,7 @@ def compile_paths() -> None:
     """Compile the kernel, or load it from the cache, on a tour without points."""
     blocks, line, nobody = np.zeros((1, 1, WIDTH)), np.zeros(WIDTH), np.empty(0, np.int64)
     scan = Scan._make([blocks, blocks, *[line] * 8, 0.1, 0.0, 0.0])
-    rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, 1))
+    rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, WIDTH))
     cap, results = np.int64(path_cap(1)), blank_results(0)
     _follow_paths(rows, weights, nobody, nobody, base, scan, cap, *results, allocate(scan))
 
@@ -538,14 +548,13 @@ def _follow(
         new_goal = (weight - WEIGHT_TOL) * row[j]
         direction[j] = new_goal - goal[j]
         goal[j] = new_goal
-    for k in range(len(row)):
-        vectors[COEFFICIENT, k] = row_dot(state.inverse, k, direction)
+    multiply(state.edges, direction, vectors[COEFFICIENT])
     done = 0.0
     for pivot in range(cap):
         if pivot > 0 and pivot % REFRESH == 0:
             if not _refresh(members, scan, state):
                 return np.nan, FALLBACK, pivot, 0
-        leaving, share = _next_breakpoint(vectors, scan.alpha)
+        leaving, share = _next_breakpoint(vectors, len(state.slot), scan.alpha)
         if leaving < 0 or done + share > 1.0:
             value, accurate = _finish(scan, state)
             return value, EXACT if accurate else FALLBACK, pivot, members
@@ -559,8 +568,7 @@ def _follow(
         _advance(length, members, scanned, skipped, state)
         members = _enter(leaving, entering, members, scan, state)
     # The vertex is that of a goal on the way, where the next path can start.
-    for j in range(len(row)):
-        goal[j] -= (1.0 - done) * direction[j]
+    add_multiple(goal, done - 1.0, direction)
     return np.nan, FALLBACK, cap, members
 
 
@@ -580,9 +588,11 @@ def _load_base(base: FloatArray, scan: Scan, state: PathState) -> int:
         state.slot[k] = state.position[k] = k
         member[SIDE, k] = member[RESIDUAL, k] = 0.0
         member[MULTIPLICITY, k] = scan.multiplicities[k]
+        _put_row(k, base, 2 + rank + k, state)
+        for j in range(len(state.edges)):
+            store(state.edges, j * rank + k, load(base, (2 + k) * len(state.edges) + j))
         for j in range(rank):
-            state.inverse[k, j] = base[2 + k, j]
-            state.row[k, j] = base[2 + rank + k, j]
+            state.member_rows[k // WIDTH, j, k % WIDTH] = base[2 + rank + k, j]
     return rank
 
 
@@ -606,7 +616,8 @@ def _anchor(members: int, scan: Scan, state: PathState) -> int:
         for field in range(SPEED):
             member[field, kept] = member[field, m]
         for j in range(rank):
-            state.row[kept, j] = state.row[m, j]
+            row = state.member_rows[m // WIDTH, j, m % WIDTH]
+            state.member_rows[kept // WIDTH, j, kept % WIDTH] = row
         kept += 1
     for j in range(rank):
         vectors[ANCHOR_SHIFT, j] = vectors[FROM_BASE, j]
@@ -625,7 +636,7 @@ def _bound(alpha: float, upper: bool, multiplicity: float) -> float:
 
 
 @inner()
-def _next_breakpoint(vectors: FloatArray, alpha: float) -> tuple[int, float]:
+def _next_breakpoint(vectors: FloatArray, rank: int, alpha: float) -> tuple[int, float]:
     """Find the basic point whose dual value meets its bound first, and the share of the way there.
 
     This is the ratio test of the dual: value k falls at the rate ``coefficient[k]``. The point is
@@ -636,18 +647,18 @@ def _next_breakpoint(vectors: FloatArray, alpha: float) -> tuple[int, float]:
         vectors[DUAL],
         vectors[BASIC_MULTIPLICITY],
     )
-    leaving, least, largest = -1, np.inf, 1.0
-    for k in range(len(dual)):
+    leaving, nearest, largest = -1, np.inf, 1.0
+    for k in range(rank):
         largest = max(largest, abs(coefficient[k]))
-    for k in range(len(dual)):
+    for k in range(rank):
         rate = coefficient[k]
         if abs(rate) > COEFFICIENT_TOL * largest:
             bound = _bound(alpha, rate < 0.0, multiplicities[k])
             # A dual value that rounding put outside its box leaves at once.
             share = max((dual[k] - bound) / rate, 0.0)
-            if share < least:
-                leaving, least = k, share
-    return leaving, least
+            if share < nearest:
+                leaving, nearest = k, share
+    return leaving, nearest
 
 
 @inner(inline="always")
@@ -655,9 +666,7 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
     """Move the dual values to the breakpoint, make a point nonbasic and set the edge."""
     vectors, slot = state.vectors, state.slot[leaving]
     coefficient, dual, edge = vectors[COEFFICIENT], vectors[DUAL], vectors[EDGE]
-    nonbasic_sum = vectors[NONBASIC_SUM]
-    for k in range(len(dual)):
-        dual[k] -= share * coefficient[k]
+    add_multiple(dual, -share, coefficient)
     rises = coefficient[leaving] < 0.0
     bound = _bound(alpha, rises, vectors[BASIC_MULTIPLICITY, leaving])
     # A point whose dual value is at its upper bound may get a positive residual, so its product
@@ -665,9 +674,9 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
     side = 1.0 if rises else -1.0
     state.member[SIDE, slot] = side
     state.member[RESIDUAL, slot] = 0.0
-    for j in range(len(edge)):
-        edge[j] = -side * state.inverse[leaving, j]
-        nonbasic_sum[j] += bound * state.row[slot, j]
+    for j in range(len(state.slot)):
+        edge[j] = -side * state.edges[leaving // WIDTH, j, leaving % WIDTH]
+    add_multiple(vectors[NONBASIC_SUM], bound, state.basic_rows[leaving])
 
 
 @inner()
@@ -685,15 +694,16 @@ def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
     spread, group_key, counters, gate = scan.spread, scan.group_key, state.counters, state.gate
     step, anchor, edge_square = counters[STEP], counters[ANCHOR], dot(edge, edge)
+    edge_length = RADIUS_SLACK * np.sqrt(edge_square)
     tiny = EDGE_TOL * np.sqrt(edge_square)
     # Squared distances from base vertex and anchor are quadratic along the edge; their terms.
     base_square, base_along = dot(from_base, from_base), dot(from_base, edge)
     anchor_square, anchor_along = dot(from_anchor, from_anchor), dot(from_anchor, edge)
     # Members come first: they are few, and a short step makes the scan short.
-    length, entering = _member_crossing(members, tiny, state.row, state.member, edge)
+    length, entering = _member_crossing(members, tiny, state)
     radius = _after(base_square, base_along, edge_square, length)
     reach = _after(anchor_square, anchor_along, edge_square, length)
-    scanned, skipped, edge_length = 0, 0, RADIUS_SLACK * np.sqrt(edge_square)
+    scanned, skipped = 0, 0
     for superblock in range(len(scan.centres)):
         # Group keys grow, so no later block can have a crossing either.
         if group_key[superblock * WIDTH] > radius:
@@ -704,95 +714,101 @@ def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
         # The products of the whole superblock with the way are below all of its floors.
         if reach < gate[superblock]:
             continue
-        block_products(scan.centres, superblock, from_anchor, cache, WITH_WAY)
-        block_products(scan.centres, superblock, edge, cache, WITH_EDGE)
-        for lane in range(WIDTH):
+        with_way, with_edge = two_products(scan.centres, superblock, from_anchor, edge)
+        # At the end of the step the products Q_i y of a block are at most this.
+        bound = fused(load(spread, superblock), reach, fused(with_edge, length, with_way))
+        excluded = below(bound, load(floor, superblock)) | below(
+            radius, load(group_key, superblock)
+        )
+        # The way of this step alone may be too short for the residuals at the vertex.
+        term = load(spread, superblock) * edge_length
+        slack = (absolute(with_edge) + term) * FLOOR_SLACK
+        store(drop, superblock, with_edge + term + slack)
+        candidates = ALL & ~excluded
+        while candidates != 0:
+            lane = lowest(candidates)
+            candidates &= candidates - 1
             block = superblock * WIDTH + lane
-            # At the end of the step the products Q_i y of the block are at most this.
-            bound = cache[WITH_WAY, lane] + length * cache[WITH_EDGE, lane] + spread[block] * reach
-            if group_key[block] > radius or bound < floor[block]:
+            if near_at[block] == step and length * drop[block] < near[block]:
+                visits[SKIPPED, skipped] = block
+                skipped += 1
                 continue
-            if near_at[block] == step:
-                # The way of this step alone may be too short for the residuals at the vertex.
-                centre_product, spread_term = cache[WITH_EDGE, lane], spread[block] * edge_length
-                slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
-                drop[block] = centre_product + spread_term + slack
-                if length * drop[block] < near[block]:
-                    visits[SKIPPED, skipped] = block
-                    skipped += 1
-                    continue
             if read_for[block] != anchor:
                 read_for[block] = anchor
                 _read_block(block, scan, state)
                 # The true minimum is at least the bound before it, so it may rule the block out.
-                if bound < floor[block]:
+                if below(bound, load(floor, superblock)) >> lane & 1:
                     continue
-            first = FIRST_BLOCK + block * BLOCK_ROWS
             # If the step before did not scan the block, its residuals are out of date.
+            first = block * BLOCK_ROWS
             if updated_at[block] != step:
-                _update_block(block, members, scan, state)
+                way, rate = two_products(scan.blocks, block, from_anchor, edge)
+                store(cache, first + AT_VERTEX, load(cache, first + AT_ANCHOR) - way)
+                _hide(block, counters[ANCHOR_MEMBERS], members, AT_VERTEX, state)
+            else:
+                rate = products(scan.blocks, block, edge)
+            store(cache, first + RATE, rate)
             visits[SCANNED, scanned] = block
             scanned += 1
-            block_products(scan.blocks, block, edge, cache, first + RATE)
-            shorter, crossing = _block_crossing(cache, first, tiny, length)
-            if crossing >= 0:
-                length, entering = shorter, members + block * WIDTH + crossing
+            crossings = below(tiny, rate) & below(load(cache, first + AT_VERTEX), rate * length)
+            if crossings != 0:
+                length, lane = _nearest_crossing(crossings, length, first, cache)
+                entering = members + block * WIDTH + lane
                 radius = _after(base_square, base_along, edge_square, length)
                 reach = _after(anchor_square, anchor_along, edge_square, length)
+                bound = fused(load(spread, superblock), reach, fused(with_edge, length, with_way))
+                candidates &= ~below(bound, load(floor, superblock))
     return length, entering, scanned, skipped
+
+
+@inner(inline="always")
+def _nearest_crossing(
+    crossings: int, length: float, first: int, cache: FloatArray
+) -> tuple[float, int]:
+    """The shortest step to a zero among residuals of a block that cross, and its lane."""
+    nearest = lowest(crossings)
+    while crossings != 0:
+        lane = lowest(crossings)
+        crossings &= crossings - 1
+        residual, speed = cache[first + AT_VERTEX, lane], cache[first + RATE, lane]
+        if residual < length * speed:
+            length, nearest = max(residual, 0.0) / speed, lane
+    return length, nearest
 
 
 @inner(inline="always")
 def _bound_blocks(superblock: int, scan: Scan, state: PathState) -> None:
     """Bound the residuals of blocks at a new anchor from below, until a path reads them."""
-    floor, cache, shift = state.bounds[FLOOR], state.cache, state.vectors[ANCHOR_SHIFT]
-    anchor_distance = np.sqrt(dot(shift, shift))
-    block_products(scan.centres, superblock, shift, cache, WITH_WAY)
-    for lane in range(WIDTH):
-        block, centre_product = superblock * WIDTH + lane, cache[WITH_WAY, lane]
-        spread_term = scan.spread[block] * anchor_distance
-        slack = FLOOR_SLACK * (abs(centre_product) + spread_term)
-        least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
-        floor[block] = least - (centre_product + spread_term + slack)
+    floor, shift = state.bounds[FLOOR], state.vectors[ANCHOR_SHIFT]
+    product = products(scan.centres, superblock, shift)
+    term = load(scan.spread, superblock) * np.sqrt(dot(shift, shift))
+    slack = (absolute(product) + term) * FLOOR_SLACK
+    least_distance = load(scan.least_distance, superblock) * (1.0 - FLOOR_SLACK)
+    store(floor, superblock, least_distance - (product + term + slack))
     _set_gate(superblock, scan.extent, floor, state.gate)
 
 
 @inner(inline="always")
 def _read_block(block: int, scan: Scan, state: PathState) -> None:
     """Compute the residuals of a block at the anchor; their minimum replaces its bound."""
-    floor, cache = state.bounds[FLOOR], state.cache
-    row = FIRST_BLOCK + block * BLOCK_ROWS + AT_ANCHOR
-    block_products(scan.blocks, block, state.vectors[ANCHOR_SHIFT], cache, row)
-    for i in range(WIDTH):
-        cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
-    _hide(block, ZERO, state.counters[ANCHOR_MEMBERS], row, state)
-    least = np.inf
-    for i in range(WIDTH):
-        least = min(least, cache[row, i])
-    floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
+    floor, cache, row = state.bounds[FLOOR], state.cache, block * BLOCK_ROWS + AT_ANCHOR
+    shift = products(scan.blocks, block, state.vectors[ANCHOR_SHIFT])
+    store(cache, row, load(scan.distance, block) - shift)
+    _hide(block, ZERO, state.counters[ANCHOR_MEMBERS], AT_ANCHOR, state)
+    nearest = least(load(cache, row))
+    floor[block] = nearest * (1.0 - FLOOR_SLACK if nearest > 0.0 else 1.0 + FLOOR_SLACK)
     _set_gate(block // WIDTH, scan.extent, floor, state.gate)
-
-
-@inner(inline="always")
-def _update_block(block: int, members: int, scan: Scan, state: PathState) -> None:
-    """Compute the residuals of a block at the vertex from those at the anchor."""
-    cache, first = state.cache, FIRST_BLOCK + block * BLOCK_ROWS
-    row = first + AT_VERTEX
-    block_products(scan.blocks, block, state.vectors[FROM_ANCHOR], cache, row)
-    for i in range(WIDTH):
-        cache[row, i] = cache[first + AT_ANCHOR, i] - cache[row, i]
-    _hide(block, state.counters[ANCHOR_MEMBERS], members, row, state)
 
 
 @inner()
 def _set_gate(superblock: int, extent: FloatArray, floor: FloatArray, gate: FloatArray) -> None:
     """Store the shortest way from the anchor on which a block could have a crossing."""
-    least = np.inf
+    shortest = np.inf
     for block in range(superblock * WIDTH, (superblock + 1) * WIDTH):
         # The blocks of padding have no extent, and rows of zeros never cross.
-        if extent[block] > 0.0 and floor[block] < least * extent[block]:
-            least = floor[block] / extent[block]
-    gate[superblock] = least
+        if extent[block] > 0.0 and floor[block] < shortest * extent[block]:
+            shortest = floor[block] / extent[block]
+    gate[superblock] = shortest
 
 
 @inner(inline="always")
@@ -807,22 +823,24 @@ def _after(square: float, along: float, edge_square: float, length: float) -> fl
 
 
 @inner()
-def _member_crossing(
-    members: int, tiny: float, row: FloatArray, member: FloatArray, edge: FloatArray
-) -> tuple[float, int]:
+def _member_crossing(members: int, tiny: float, state: PathState) -> tuple[float, int]:
     """First zero among members that are not basic; stores their rates."""
-    sides, residual, speed = member[SIDE], member[RESIDUAL], member[SPEED]
+    member, edge = state.member, state.vectors[EDGE]
+    sides, residuals, speeds = member[SIDE], member[RESIDUAL], member[SPEED]
     length, entering = UNREACHED, -1
-    for m in range(members):
-        side = sides[m]
-        if side != 0.0:
-            rate = row_dot(row, m, edge)
-            speed[m] = rate
-            if side * rate > tiny:
-                # Rounding can leave a residual on the wrong side of zero; its step is zero.
-                step = max(side * residual[m], 0.0) / (side * rate)
-                if step < length:
-                    length, entering = step, m
+    for block in range((members + WIDTH - 1) // WIDTH):
+        rate, side = products(state.member_rows, block, edge), load(sides, block)
+        store(speeds, block, rate)
+        # Basic points have the side 0, and so no crossing.
+        distance, speed = load(residuals, block) * side, rate * side
+        crossings = below(tiny, speed) & below(distance, speed * length)
+        while crossings != 0:
+            m = block * WIDTH + lowest(crossings)
+            crossings &= crossings - 1
+            # Rounding can leave a residual on the wrong side of zero; its step is zero.
+            step = max(sides[m] * residuals[m], 0.0) / (sides[m] * speeds[m])
+            if step < length and m < members:
+                length, entering = step, m
     return length, entering
 
 
@@ -833,73 +851,59 @@ def _hide(block: int, first: int, last: int, row: int, state: PathState) -> None
     for m in range(first, last):
         lane = state.position[m] - start
         if 0 <= lane < WIDTH:
-            state.cache[row, lane] = np.inf
-
-
-@inner()
-def _block_crossing(cache: FloatArray, first: int, tiny: float, length: float) -> tuple[float, int]:
-    """First zero before `length` of the residuals of a block: step and lane, or -1."""
-    residual, rate = first + AT_VERTEX, first + RATE
-    count = 0
-    # A loop without branches vectorises, and most blocks have no crossing.
-    for lane in range(WIDTH):
-        count += (cache[rate, lane] > tiny) & (cache[residual, lane] < length * cache[rate, lane])
-    crossing = -1
-    if count > 0:
-        for lane in range(WIDTH):
-            near, speed = cache[residual, lane], cache[rate, lane]
-            if speed > tiny and near < length * speed:
-                length, crossing = max(near, 0.0) / speed, lane
-    return length, crossing
+            state.cache[block * BLOCK_ROWS + row, lane] = np.inf
 
 
 @inner()
 def _advance(length: float, members: int, scanned: int, skipped: int, state: PathState) -> None:
     """Move the vertex, and residuals and bounds of members and blocks, along the edge."""
     vectors, member, visits, cache = state.vectors, state.member, state.visits, state.cache
-    edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
-    side, residual, speed = member[SIDE], member[RESIDUAL], member[SPEED]
     near = state.bounds[NEAR]
     state.counters[STEP] += 1
     step = state.counters[STEP]
-    for j in range(len(edge)):
-        change = length * edge[j]
-        from_base[j] += change
-        from_anchor[j] += change
-    for m in range(members):
-        if side[m] != 0.0:
-            residual[m] -= length * speed[m]
+    add_multiple(vectors[FROM_BASE], length, vectors[EDGE])
+    add_multiple(vectors[FROM_ANCHOR], length, vectors[EDGE])
+    for block in range((members + WIDTH - 1) // WIDTH):
+        speed, residual = load(member[SPEED], block), load(member[RESIDUAL], block)
+        store(member[RESIDUAL], block, fused(speed, -length, residual))
     for s in range(scanned):
         block = visits[SCANNED, s]
-        visits[UPDATED_AT, block] = step
-        first = FIRST_BLOCK + block * BLOCK_ROWS
-        least = np.inf
-        for lane in range(WIDTH):
-            cache[first + AT_VERTEX, lane] -= length * cache[first + RATE, lane]
-            least = min(least, cache[first + AT_VERTEX, lane])
-        near[block], visits[NEAR_AT, block] = least, step
+        first = block * BLOCK_ROWS
+        residual = fused(load(cache, first + RATE), -length, load(cache, first + AT_VERTEX))
+        store(cache, first + AT_VERTEX, residual)
+        near[block] = least(residual)
+        visits[UPDATED_AT, block] = visits[NEAR_AT, block] = step
     for s in range(skipped):
         block = visits[SKIPPED, s]
         near[block] -= length * state.bounds[DROP, block]
         visits[NEAR_AT, block] = step
 
 
+@inner(inline="always")
+def _put_row(k: int, rows: FloatArray, i: int, state: PathState) -> None:
+    """Make row i of some padded rows that of basic point k."""
+    for j in range(len(state.edges)):
+        store(state.basic_rows, k * len(state.edges) + j, load(rows, i * len(state.edges) + j))
+
+
 @inner()
 def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathState) -> int:
     """Make a point basic in place of the leaving one; the new number of members."""
-    vectors, member, row = state.vectors, state.member, state.row
-    coefficient, nonbasic_sum, ratio = vectors[COEFFICIENT], vectors[NONBASIC_SUM], vectors[RATIO]
+    vectors, member, row = state.vectors, state.member, state.basic_rows[leaving]
+    coefficient, ratio, rank = vectors[COEFFICIENT], vectors[RATIO], len(state.slot)
     new = entering
     if entering >= members:
         # It joins the members: its row is copied out of its block, and the scan skips it.
         new, position = members, entering - members
         block, lane, side = position // WIDTH, position % WIDTH, scan.side[position]
-        state.cache[FIRST_BLOCK + block * BLOCK_ROWS + AT_VERTEX, lane] = np.inf
+        state.cache[block * BLOCK_ROWS + AT_VERTEX, lane] = np.inf
         state.position[new] = position
         member[SIDE, new], member[MULTIPLICITY, new] = side, scan.multiplicities[position]
-        for j in range(row.shape[1]):
-            row[new, j] = side * scan.blocks[block, j, lane]
+        for j in range(rank):
+            state.member_rows[new // WIDTH, j, new % WIDTH] = side * scan.blocks[block, j, lane]
         members += 1
+    for j in range(rank):
+        row[j] = state.member_rows[new // WIDTH, j, new % WIDTH]
     multiplicity = member[MULTIPLICITY, new]
     bound = _bound(scan.alpha, member[SIDE, new] > 0.0, multiplicity)
     member[SIDE, new] = 0.0
@@ -907,12 +911,11 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
     state.slot[leaving] = new
     vectors[BASIC_MULTIPLICITY, leaving] = multiplicity
     vectors[DUAL, leaving] = bound
-    exchange(state.inverse, leaving, row[new], ratio)
+    exchange(state.edges, leaving, row, ratio, vectors[SPARE])
+    add_multiple(vectors[NONBASIC_SUM], -bound, row)
     # The rank-one update of the inverse changes the coefficients by the same ratios.
     pivot_coefficient = coefficient[leaving]
-    for k in range(len(ratio)):
-        nonbasic_sum[k] -= bound * row[new, k]
-        coefficient[k] -= ratio[k] * pivot_coefficient
+    add_multiple(coefficient, -pivot_coefficient, ratio)
     coefficient[leaving] = ratio[leaving] * pivot_coefficient
     return members
 
@@ -925,27 +928,30 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
     vertex, and x its distance from there.
     """
     vectors, member, position = state.vectors, state.member, state.position
-    inverse, slot, row, rank = state.inverse, state.slot, state.row, len(state.slot)
-    from_base, direction = vectors[FROM_BASE], vectors[DIRECTION]
+    matrix, inverse, rank = state.inversion[0], state.inversion[1], len(state.slot)
+    from_base = vectors[FROM_BASE]
     state.counters[STEP] += 1
     for k in range(rank):
         for j in range(rank):
-            state.matrix[k, j] = row[slot[k], j]
-    if not invert(state.matrix, inverse):
+            matrix[k, j] = state.basic_rows[k, j]
+    if not invert(matrix, inverse):
         return False
     for k in range(rank):
-        vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)
-        from_base[k] = 0.0
+        for j in range(rank):
+            state.edges[k // WIDTH, j, k % WIDTH] = inverse[k, j]
+    multiply(state.edges, vectors[DIRECTION], vectors[COEFFICIENT])
+    for j in range(rank):
+        from_base[j] = 0.0
     for k in range(rank):
-        base_residual = _base_residual(position[slot[k]], rank, scan)
+        base_residual = _base_residual(position[state.slot[k]], rank, scan)
         for j in range(rank):
             from_base[j] += base_residual * inverse[k, j]
     for j in range(rank):
         vectors[FROM_ANCHOR, j] = from_base[j] - vectors[ANCHOR_SHIFT, j]
+    for block in range((members + WIDTH - 1) // WIDTH):
+        store(member[RESIDUAL], block, products(state.member_rows, block, from_base))
     for m in range(members):
-        if member[SIDE, m] != 0.0:
-            base_residual = _base_residual(position[m], rank, scan)
-            member[RESIDUAL, m] = base_residual - row_dot(row, m, from_base)
+        member[RESIDUAL, m] = _base_residual(position[m], rank, scan) - member[RESIDUAL, m]
     return True
 
 
@@ -966,11 +972,10 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     scores themselves: dual feasibility does not depend on scores, so this vertex is optimal for
     them without perturbations, too.
     """
-    vectors, slot, inverse, rank = state.vectors, state.slot, state.inverse, len(state.slot)
+    vectors, slot, rank = state.vectors, state.slot, len(state.slot)
     test_row, coefficient, dual = vectors[ROW], vectors[COEFFICIENT], vectors[DUAL]
     target, scores, rest = vectors[EDGE], vectors[SPARE], vectors[REST]
-    for k in range(rank):
-        coefficient[k] = row_dot(inverse, k, test_row)
+    multiply(state.edges, test_row, coefficient)
     for k in range(rank):
         # The edge is not needed any more, so its row takes what the basic points must balance.
         target[k] = -vectors[GOAL, k] - vectors[NONBASIC_SUM, k]
@@ -979,7 +984,7 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     _refine(target, dual, state)
     dual_error = _refine(target, dual, state)
     coefficient_error = accurate_coefficients(
-        state.row, slot, inverse, test_row, coefficient, rest, scores
+        state.basic_rows, state.edges, test_row, coefficient, rest, scores
     )
     drift, outside = 0.0, 0.0
     for k in range(rank):
@@ -989,12 +994,12 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
             dual[k],
         )
         base_residual = _base_residual(position, rank, scan)
-        drift = max(drift, abs(base_residual - row_dot(state.row, slot[k], vectors[FROM_BASE])))
+        drift = max(drift, abs(base_residual - dot(state.basic_rows[k], vectors[FROM_BASE])))
         outside = max(
             outside, eta - multiplicity * (1.0 - scan.alpha), -multiplicity * scan.alpha - eta
         )
         scores[k] = scan.score[position]
-    value = weighted_sum(coefficient, rest, scores)
+    value = weighted_sum(coefficient, rest, scores, rank)
     row_length = max(1.0, np.sqrt(dot(test_row, test_row)))
     accurate = coefficient_error <= CHECK_TOL * row_length and dual_error <= CHECK_TOL * row_length
     return value, accurate and outside <= 10.0 * CHECK_TOL * row_length and drift <= scan.tolerance
@@ -1003,16 +1008,15 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
 @inner()
 def _refine(target: FloatArray, solution: FloatArray, state: PathState) -> float:
     """One step of refinement of ``Q_B' solution = target``; the largest error before it."""
-    row, slot, gap = state.row, state.slot, state.vectors[SPARE]
-    rank = len(slot)
-    for j in range(rank):
-        gap[j] = target[j]
-    for k in range(rank):
-        for j in range(rank):
-            gap[j] -= solution[k] * row[slot[k], j]
+    rows, gap, width = state.basic_rows, state.vectors[SPARE], len(state.edges)
+    for j in range(width):
+        total = load(target, j)
+        for k in range(len(rows)):
+            total = fused(load(rows, k * width + j), -solution[k], total)
+        store(gap, j, total)
     worst = 0.0
-    for j in range(rank):
+    for j in range(len(rows)):
         worst = max(worst, abs(gap[j]))
-    for k in range(rank):
-        solution[k] += row_dot(state.inverse, k, gap)
+    for k in range(width):
+        store(solution, k, load(solution, k) + products(state.edges, k, gap))
     return worst
