@@ -5,6 +5,7 @@ change it.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ _Item = TypeVar("_Item")
 # Bytes of float64 in one block. Sorting and exponentials of blocks this size stay
 # in the second-level cache, and NumPy releases the GIL in both.
 BLOCK_BYTES = 2 << 20
+# Whether the code runs in a thread of `in_threads`; such a thread starts no others.
+_thread = threading.local()
 
 
 def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
@@ -37,14 +40,21 @@ def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -
 def in_threads(
     run: Callable[[_Item], None], tasks: Sequence[_Item], count: int | None = None
 ) -> None:
-    """Run all tasks in at most `count` threads; NumPy and kernels release the GIL."""
+    """Run all tasks in at most `count` threads; NumPy and kernels release the GIL.
+
+    A task that calls this in turn runs its own tasks one after the other.
+    """
     count = min(len(tasks), count or available_cores())
-    if count <= 1:
+    if count <= 1 or getattr(_thread, "is_worker", False):
         for task in tasks:
             run(task)
         return
-    with ThreadPoolExecutor(count) as threads:
+    with ThreadPoolExecutor(count, initializer=_mark_thread) as threads:
         list(threads.map(run, tasks))
+
+
+def _mark_thread() -> None:
+    _thread.is_worker = True
 
 
 def row_numbers(

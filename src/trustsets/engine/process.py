@@ -10,17 +10,23 @@ these alphas are fitted from the beginning.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets._blocks import in_threads
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import Certificate, certify, problem_points
 from trustsets.engine.model import QuantileModel, fit_problem, make_model, refit
-from trustsets.engine.path import LONG_STRETCH, make_tour
+from trustsets.engine.path import LONG_STRETCH, STRETCH, make_tour
 from trustsets.engine.problem import Problem, build_problem, read_matrix, read_weights
 from trustsets.errors import InputError
 from trustsets.status import Thresholds
+
+# Alphas whose fits start from one another. Each chain begins with a whole search and is the work
+# of one thread.
+_CHAIN = 25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +80,11 @@ class QuantileProcess:
     def __iter__(self) -> Iterator[QuantileModel]:
         return (fit.model() for fit in self._fits)
 
-    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> Iterator[Thresholds]:
-        """Thresholds of test rows at each alpha in turn, as `QuantileModel.thresholds` has them.
+    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> list[Thresholds]:
+        """Thresholds of test rows at each alpha, as `QuantileModel.thresholds` has them.
 
-        The rows are checked, whitened and ordered once for all alphas.
+        The rows are checked, whitened and ordered once for all alphas; each thread works at one
+        alpha at a time.
 
         Parameters
         ----------
@@ -89,12 +96,16 @@ class QuantileProcess:
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
         tour = make_tour(rows, LONG_STRETCH)
-        for fit in self._fits:
-            weights = read_weights(
-                fit.problem, np.asarray(shares) - fit.problem.alpha, None, len(phi)
-            )
-            model = fit.model()
-            yield model._final(model._solve_rows(rows, weights, unseen, tour))
+        results: list[Any] = [None] * len(self)
+
+        def run(number: int) -> None:
+            model = self[number]
+            weights = read_weights(model._problem, np.asarray(shares) - model.alpha, None, len(phi))
+            results[number] = model._final(model._solve_rows(rows, weights, unseen, tour))
+
+        # Few rows take less time than handing them from thread to thread.
+        in_threads(run, range(len(self)), 1 if len(rows) <= STRETCH else None)
+        return results
 
     def at(self, alpha: float) -> QuantileModel:
         """Make the model of an alpha of the grid."""
@@ -133,9 +144,16 @@ def fit_quantile_process(
         Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
     """
     grid = default_alphas() if alphas is None else _read_alphas(alphas)
-    fits: list[_Fit] = []
-    for problem in _problems(phi_calib, scores_calib, grid):
-        fits.append(_fit_along(problem, fits[-1].basic if fits else None))
+    problems = list(_problems(phi_calib, scores_calib, grid))
+    fits: list[Any] = [None] * len(grid)
+
+    def run(first: int) -> None:
+        start = None
+        for number in range(first, min(first + _CHAIN, len(grid))):
+            fits[number] = _fit_along(problems[number], start)
+            start = fits[number].basic
+
+    in_threads(run, range(0, len(grid), _CHAIN))
     return QuantileProcess(grid, tuple(fits))
 
 
