@@ -145,11 +145,11 @@ class Scan(NamedTuple):
     # (n_superblocks, rank, WIDTH): centres of the blocks in the same layout; `WIDTH` blocks form a
     # superblock.
     centres: FloatArray
-    # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre, the
-    # same plus the length of the centre, the smallest absolute residual, and the smallest key of
-    # the block's group (infinite for padding).
+    # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre; one
+    # over the same plus the length of the centre; the smallest absolute residual; and the smallest
+    # key of the block's group (infinite for padding).
     spread: FloatArray
-    extent: FloatArray
+    steepness: FloatArray
     least_distance: FloatArray
     group_key: FloatArray
     # (n_blocks * WIDTH,): for each position the sign of the residual, +1 for basic points; the
@@ -192,12 +192,12 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points], distance[:] = problem.scores[order], np.inf
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, extent, least_distance = _summarise(blocks, distance)
+    centres, spread, steepness, least_distance = _summarise(blocks, distance)
     scan = Scan(
         blocks=blocks,
         centres=centres,
         spread=spread,
-        extent=extent,
+        steepness=steepness,
         least_distance=least_distance,
         group_key=group_key,
         side=sides,
@@ -246,14 +246,16 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
 def _summarise(
     blocks: FloatArray, distance: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Centres, spreads, extents and least distances of blocks (n_blocks, rank, WIDTH)."""
+    """Centres, spreads, steepnesses and least distances of blocks (n_blocks, rank, WIDTH)."""
     n_blocks, rank, _ = blocks.shape
     centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
     least_distance = np.full(len(spread), np.inf)
     centre[:n_blocks] = blocks.mean(axis=2)
     _spreads(blocks, distance, centre, spread, least_distance)
     extent = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
-    return to_lanes(centre), spread, extent, least_distance
+    # Padding and rows of zeros have no extent, and never cross: any large number serves them.
+    steepness = (1.0 - FLOOR_SLACK) / np.maximum(extent, 1e-150)
+    return to_lanes(centre), spread, steepness, least_distance
 
 
 @entry()
@@ -785,7 +787,7 @@ def _bound_blocks(superblock: int, scan: Scan, state: PathState) -> None:
     slack = (absolute(product) + term) * FLOOR_SLACK
     least_distance = load(scan.least_distance, superblock) * (1.0 - FLOOR_SLACK)
     store(floor, superblock, least_distance - (product + term + slack))
-    _set_gate(superblock, scan.extent, floor, state.gate)
+    _set_gate(superblock, scan, state)
 
 
 @inner(inline="always")
@@ -797,18 +799,14 @@ def _read_block(block: int, scan: Scan, state: PathState) -> None:
     _hide(block, ZERO, state.counters[ANCHOR_MEMBERS], AT_ANCHOR, state)
     nearest = least(load(cache, row))
     floor[block] = nearest * (1.0 - FLOOR_SLACK if nearest > 0.0 else 1.0 + FLOOR_SLACK)
-    _set_gate(block // WIDTH, scan.extent, floor, state.gate)
+    _set_gate(block // WIDTH, scan, state)
 
 
-@inner()
-def _set_gate(superblock: int, extent: FloatArray, floor: FloatArray, gate: FloatArray) -> None:
+@inner(inline="always")
+def _set_gate(superblock: int, scan: Scan, state: PathState) -> None:
     """Store the shortest way from the anchor on which a block could have a crossing."""
-    shortest = np.inf
-    for block in range(superblock * WIDTH, (superblock + 1) * WIDTH):
-        # The blocks of padding have no extent, and rows of zeros never cross.
-        if extent[block] > 0.0 and floor[block] < shortest * extent[block]:
-            shortest = floor[block] / extent[block]
-    gate[superblock] = shortest
+    floor = load(state.bounds[FLOOR], superblock)
+    state.gate[superblock] = least(floor * load(scan.steepness, superblock))
 
 
 @inner(inline="always")
