@@ -184,7 +184,7 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     base = Tour(np.arange(len(tests)), np.zeros(len(tests), np.int64))
     bounded = model._follow(model._problem.whitening.apply(tests), np.full(len(tests), 0.9), base)
     spread = np.full_like(model._scan_order.scan.spread, 1e7)
-    ignore_bounds(model, spread=spread, extent=spread)
+    ignore_bounds(model, spread=spread, steepness=1.0 / spread)
     whole = model._follow(model._problem.whitening.apply(tests), np.full(len(tests), 0.9), base)
     longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
     assert bounded.pivots[longest] > REFRESH
