@@ -105,6 +105,15 @@ def test_scores_grow_with_the_rank(score, make_outputs):
         assert (np.diff(np.take_along_axis(matrix, order, axis=1), axis=1) >= 0.0).all()
 
 
+@pytest.mark.parametrize("n_classes", [1, 2, 9, 1000])
+@pytest.mark.parametrize("spread", [0, 3, 10**6])
+def test_probabilities_that_differ_in_their_last_bits_are_ranked(n_classes, spread):
+    steps = np.random.default_rng(0).integers(-spread, spread + 1, size=(20, n_classes))
+    outputs = ModelOutputs(probabilities=(1.0 + steps * 2.0**-52) / n_classes)
+    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
+    np.testing.assert_array_equal(TopK().matrix(outputs), np.argsort(order, axis=1))
+
+
 def test_tail_scale_keeps_digits_that_the_raw_scale_loses():
     logits = np.array([[0.0, -50.0, -60.0]])
     outputs = ModelOutputs(logits=logits)
