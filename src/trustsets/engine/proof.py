@@ -338,7 +338,11 @@ class _Walk:
                 self.slope = 0.0
                 return self
             direction = self.inverse[:, slot[0]]
-            self.slope = float(self.goal @ direction)
+            terms = self.goal * direction
+            self.slope = float(terms.sum())
+            if abs(self.slope) <= RATE_TOL * float(np.abs(terms).max()):
+                # Rounding alone: a moved score would seem to reach every value, far away.
+                self.slope = 0.0
             entering, step = self._next_point(direction)
             if entering < 0:
                 return self
