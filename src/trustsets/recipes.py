@@ -191,7 +191,8 @@ def make_predictor(
     method : str
         Its name, in any case; ``"bins"`` is another name of ``"mondrian"``.
     score : Score or str, optional
-        A score, or its name; the method chooses the scale of one that is named.
+        A score, or its name; the method chooses the scale of one that is named, and the score
+        itself for ``"auto"`` (default).
     trust : TrustScore, optional
         Without one, ``"conditional"`` and ``"mondrian"`` depend on confidence alone.
     basis : Basis, str or sequence of str, optional
@@ -230,6 +231,7 @@ def make_predictor(
         raise InputError(
             f"statistics belong to the methods conditional and mondrian; got {method!r}."
         )
+    score = None if isinstance(score, str) and score.lower() == "auto" else score
     if isinstance(score, str) or (score is None and of_score):
         scale = "tail" if name == "conditional" else None
         score = make_score(score or "aps", **({"scale": scale} | of_score))

@@ -74,7 +74,7 @@ class AdaptedConformal(Predictor):
 
     def __post_init__(self) -> None:
         original = self.original
-        self.score, self.trust = original.score, original.trust
+        self.score, self.trust = original.score_, original.trust
         self.temperature, self.class_bias = original.temperature, original.class_bias
         self.allow_empty, self.random_state = original.allow_empty, original.random_state
         self.tuning_fraction = original.tuning_fraction

@@ -27,6 +27,7 @@ from trustsets import (
     TrustScore,
 )
 from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.recipes import make_predictor
 from trustsets.scores import MarginScore, TopK
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
@@ -43,6 +44,18 @@ def halves(make_outputs):
 def trust():
     rng = np.random.default_rng(7)
     return TrustScore().fit(rng.normal(size=(300, 3)), rng.integers(5, size=300))
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "score"), [(19, APS(scale="tail")), (20, Softmax(scale="tail"))]
+)
+def test_the_default_score_follows_the_number_of_classes(n_classes, score, make_outputs):
+    calibration, test = make_outputs(600, n_classes).split(0.5)
+    default = ConditionalConformal().calibrate(calibration)
+    chosen = ConditionalConformal(score=score).calibrate(calibration)
+    assert default.score_ == score
+    np.testing.assert_array_equal(default.predict_p(test), chosen.predict_p(test))
+    assert make_predictor("conditional", score="auto").score == "auto"
 
 
 @pytest.mark.parametrize("allow_empty", [True, False])

@@ -81,6 +81,7 @@ class Calibration:
     scores: Floats  # (n,): nonconformity scores of the labels.
     is_correct: NDArray[np.bool_]  # (n,): whether the most likely class is the label.
     alphas: Floats | None  # (n,): where `calibrate` was given alphas.
+    score: Score  # The nonconformity score in use.
     # What the outputs are recalibrated with before scores are computed.
     temperature: float
     class_bias: ClassBias | None
@@ -192,7 +193,7 @@ class Predictor(Estimator, ABC):
     `trust` is None and `randomized` is False for methods that have no such parameter.
     """
 
-    score: Score
+    score: Score | str
     temperature: float | TemperatureScaling | str | None
     class_bias: ClassBias | str | None
     allow_empty: bool
@@ -243,6 +244,7 @@ class Predictor(Estimator, ABC):
             scores=np.zeros(0),
             is_correct=calibration.predicted_codes == calibration.codes,
             alphas=None if alphas is None else alphas[index],
+            score=self._default_score(outputs.n_classes),
             temperature=_resolve_temperature(
                 self.temperature, tuning if bias is None else bias.transform(tuning)
             ),
@@ -547,6 +549,11 @@ class Predictor(Estimator, ABC):
         return self._score(self.state_.recalibrated(outputs))
 
     @property
+    def score_(self) -> Score:
+        """The nonconformity score in use."""
+        return self._state().score
+
+    @property
     def classes_(self) -> Array:
         """Names of the classes, in the order of the columns."""
         return self._state().classes
@@ -614,7 +621,7 @@ class Predictor(Estimator, ABC):
     @property
     def draws_at_random(self) -> bool:
         """Whether sets depend on random draws, which are keyed on the rows of the samples."""
-        return self.randomized or self.score.randomized
+        return self.randomized or (isinstance(self.score, Score) and self.score.randomized)
 
     # 2. What a predictor writes.
 
@@ -669,6 +676,15 @@ class Predictor(Estimator, ABC):
     def _default_fraction(self, outputs: ModelOutputs) -> float:
         """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
         return 0.2
+
+    def _default_score(self, n_classes: int) -> Score:
+        """The nonconformity score in use for so many classes; refuse what is no score."""
+        if not isinstance(self.score, Score):
+            raise InputError(
+                f"score must be an instance such as APS() or Softmax(); got {self.score!r}. "
+                "Names such as 'aps' and 'lac' are for TrustSetClassifier and the command line."
+            )
+        return self.score
 
     def _default_class_bias(self) -> ClassBias | str | None:
         """The class biases in use; ``"tuning"`` or an unfitted `ClassBias` learns them."""
@@ -790,11 +806,7 @@ class Predictor(Estimator, ABC):
 
     def check_state(self) -> None:
         """Refuse wrong parameters, in `calibrate` and in `storage`."""
-        if not isinstance(self.score, Score):
-            raise InputError(
-                f"score must be an instance such as APS() or Softmax(); got {self.score!r}. "
-                "Names such as 'aps' and 'lac' are for TrustSetClassifier and the command line."
-            )
+        self._default_score(n_classes=1)
         self._check_parameters()
 
     def __sklearn_clone__(self) -> Self:
@@ -854,9 +866,9 @@ class Predictor(Estimator, ABC):
 
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
-        draws = row_uniforms(state.seed, stream, outputs.rows) if self.score.randomized else None
+        draws = row_uniforms(state.seed, stream, outputs.rows) if state.score.randomized else None
         outputs = state.recalibrated(outputs)
-        return self.score.of_labels(outputs, temperature=state.temperature, draws=draws)
+        return state.score.of_labels(outputs, temperature=state.temperature, draws=draws)
 
     def _prepare(self, outputs: ModelOutputs, *, with_labels: bool = False) -> ModelOutputs:
         """New samples with the class names of the calibration, and with trust.
@@ -895,9 +907,9 @@ class Predictor(Estimator, ABC):
     def _score(self, recalibrated: ModelOutputs) -> Floats:
         """Scores of all classes of prepared samples, shape (m, K)."""
         state, draws = self.state_, None
-        if self.score.randomized:
+        if state.score.randomized:
             draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, recalibrated.draw_keys)
-        return self.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
+        return state.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
 
     def _sets(
         self, recalibrated: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
