@@ -1,6 +1,6 @@
 """Fit once, then compute thresholds of any number of test points at one alpha."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,7 @@ from trustsets.engine.problem import (
     RANK_TOL,
     RESOLUTION,
     Problem,
+    at_alpha,
     build_problem,
     coarsen,
     read_matrix,
@@ -192,9 +193,9 @@ class QuantileModel:
         It is bitwise identical to the model of `fit_quantiles`.
         """
         problem = self._problem
-        if self._resolution > RESOLUTION or self.alphas is not None or not problem.has_one_scale:
+        if self._resolution > RESOLUTION or self.alphas is not None:
             return None
-        return refit(replace(problem, alpha=alpha), self._vertex.basic_points)
+        return refit(at_alpha(problem, alpha), self._vertex.basic_points)
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None

@@ -191,7 +191,8 @@ class Problem:
     # change no digit of a score, so thresholds scale with scores bit for bit.
     exponent: int
     has_constants: bool  # Whether the function class contains constants.
-    has_one_scale: bool  # Whether `score_scale` is the same at every alpha.
+    values: FloatArray  # (n,): scores over ``2 ** exponent`` as they came.
+    centre: float  # What was taken from `scores` to centre them.
     whitening: Whitening  # The map that made `rows`.
 
 
@@ -242,8 +243,31 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
         score_scale=scale,
         exponent=exponent,
         has_constants=has_constants,
-        has_one_scale=_has_one_scale(values - centre),
+        values=values,
+        centre=centre,
         whitening=whitening,
+    )
+
+
+def at_alpha(problem: Problem, alpha: float) -> Problem:
+    """Return the problem of the same data at another alpha, bitwise that of `build_problem`.
+
+    Where a few scores are a million times as large as the others, alpha decides which scores are
+    too close to tell apart.
+    """
+    scale = _score_scale(problem.values - problem.centre, problem.multiplicities, alpha)
+    if scale == problem.score_scale:
+        return replace(problem, alpha=alpha)
+    scores, centred, perturbations = _general_position(
+        _distinct(problem.values), RESOLUTION, scale, problem.has_constants
+    )
+    return replace(
+        problem,
+        scores=scores,
+        centred_scores=centred,
+        perturbations=perturbations,
+        alpha=alpha,
+        score_scale=scale,
     )
 
 
@@ -293,13 +317,6 @@ def _score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) 
     order = np.argsort(size)
     typical = size[order[np.searchsorted(np.cumsum(multiplicities[order]), wanted)]]
     return float(min(largest, WIDEST_RANGE * typical or np.inf)) or 1.0
-
-
-def _has_one_scale(centred: FloatArray) -> bool:
-    """Whether no score is so small beside the largest that alpha could decide which is typical."""
-    size = np.abs(centred)
-    largest = size.max()
-    return bool(WIDEST_RANGE * size.min(initial=largest, where=size > 0.0) >= largest)
 
 
 def _general_position(

@@ -9,7 +9,7 @@ these alphas are fitted from the beginning.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import Certificate, certify, problem_points
 from trustsets.engine.model import QuantileModel, fit_problem, make_model, refit
 from trustsets.engine.path import LONG_STRETCH, STRETCH, make_tour
-from trustsets.engine.problem import Problem, build_problem, read_matrix, read_weights
+from trustsets.engine.problem import Problem, at_alpha, build_problem, read_matrix, read_weights
 from trustsets.errors import InputError
 from trustsets.status import Thresholds
 
@@ -144,12 +144,13 @@ def fit_quantile_process(
         Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
     """
     grid = default_alphas() if alphas is None else _read_alphas(alphas)
-    problems = list(_problems(phi_calib, scores_calib, grid))
+    first = build_problem(phi_calib, scores_calib, float(grid[0]))
+    problems = [at_alpha(first, alpha) for alpha in grid.tolist()]
     fits: list[Any] = [None] * len(grid)
 
-    def run(first: int) -> None:
+    def run(begin: int) -> None:
         start = None
-        for number in range(first, min(first + _CHAIN, len(grid))):
+        for number in range(begin, min(begin + _CHAIN, len(grid))):
             fits[number] = _fit_along(problems[number], start)
             start = fits[number].basic
 
@@ -161,21 +162,6 @@ def _fit_along(problem: Problem, start: IntArray | None) -> _Fit:
     """Fit one alpha, from the basic points of the alpha before if there are some."""
     model = fit_problem(problem) if start is None else refit(problem, start)
     return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
-
-
-def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator[Problem]:
-    """The problem of each alpha, which share all of their arrays.
-
-    Only where a few scores are a million times as large as the others, alpha decides which scores
-    are too close to tell apart, and each problem is built anew.
-    """
-    first = build_problem(phi, scores, float(alphas[0]))
-    for alpha in alphas.tolist():
-        yield (
-            replace(first, alpha=alpha)
-            if first.has_one_scale
-            else build_problem(phi, scores, alpha)
-        )
 
 
 def _read_alphas(alphas: ArrayLike) -> FloatArray:
