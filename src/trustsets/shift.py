@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats
 from trustsets._draws import Stream, row_uniforms
-from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Basis, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -30,6 +29,7 @@ from trustsets.predictors import Predictor
 from trustsets.recalibration import ClassLikelihood
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 from trustsets.status import Thresholds
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["AdaptedConformal", "ClassPrevalence", "CovariateWeights", "WeightModel", "adapt"]
 

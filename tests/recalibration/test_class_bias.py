@@ -4,9 +4,9 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustsets import ClassBias, ModelOutputs
-from trustsets._storage import read, write
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.recalibration import ClassLikelihood, _without_harm
+from trustsets.storage import read, write
 
 
 def rare_classes(n=3000, n_classes=6, seed=0, shift=None):

@@ -8,11 +8,10 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats, ranks_of
+from trustsets._arrays import Array, Flavour, Floats
 from trustsets._blocks import for_each_block
 from trustsets._draws import Stream, row_uniforms
-from trustsets._frames import Flavour, make_frame
-from trustsets._plain import LOCAL
+from trustsets._frames import make_frame
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import (
@@ -30,7 +29,9 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
+from trustsets.metrics.plain import LOCAL
 from trustsets.outputs import ModelOutputs
+from trustsets.scores import ranks_of
 from trustsets.statistics import Confidence, Statistic
 
 RankTies = Literal["split", "quantiles"]

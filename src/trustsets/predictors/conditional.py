@@ -10,21 +10,12 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
+from trustsets._arrays import Alphas, Codes, Floats, check_arguments, read_only
 from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
-from trustsets._storage import require, require_numbers, storable
-from trustsets.basis import (
-    FEWEST_TO_LEARN,
-    Basis,
-    BasisChoice,
-    Classes,
-    FittedBasis,
-    Polynomial,
-    Sum,
-    choose_basis,
-)
+from trustsets.basis import Basis, Classes, FittedBasis, Polynomial, Sum
 from trustsets.errors import InputError
+from trustsets.learned import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.outputs import ModelOutputs, SupportsTrust
 from trustsets.predictors.predictor import Calibration, Predictor, rounded_down
 from trustsets.predictors.quantiles import (
@@ -37,9 +28,10 @@ from trustsets.predictors.quantiles import (
     nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, Score
+from trustsets.scores import APS, Score, ranks_of
 from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["ConditionalConformal", "FittedFunctions"]
 
@@ -254,8 +246,7 @@ class ConditionalConformal(Predictor):
         if self.basis != "auto" and not isinstance(self.basis, Basis):
             rule = 'basis must be "auto" or a function class such as Polynomial()'
             raise InputError(f"{rule}; got {self.basis!r}.")
-        if not isinstance(self.per_class, bool):
-            raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
+        check_arguments(bool, per_class=self.per_class)
         if self.per_class and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
 
