@@ -191,32 +191,24 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> Codes:
 def check_probabilities(value: Any) -> Array:
     """Rows are non-negative and sum to 1, at least up to decimal rounding."""
     array = floating_matrix(value, "probabilities")
-    rounding = rounding_of_sums(array)
-    tolerance = max(rounding, min(_DECIMAL_ROUNDING * (array.shape[1] + 1), _LARGEST_GAP))
-    lowest, highest, n_off = 1.0, 1.0, 0
+    lowest, sums = np.empty(len(array)), np.empty(len(array))
     for block in row_blocks(*array.shape):
         piece = array[block].astype(np.float64)
-        if piece.min() < 0.0:
-            row = block.start + int(np.argmax(piece.min(axis=1) < 0.0))
-            raise InputError(
-                f"probabilities must not be negative; row {row} has {array[row].min()}. "
-                "If these are logits, pass them as logits=."
-            )
-        sums = piece.sum(axis=1)
-        wrong = np.abs(sums - 1.0) > tolerance
-        n_off += int(np.count_nonzero(np.abs(sums - 1.0) > rounding))
-        lowest, highest = min(lowest, float(sums.min())), max(highest, float(sums.max()))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InputError(
-                f"rows of probabilities must sum to 1; row {block.start + row} sums to "
-                f"{sums[row]:.6g}. If these are logits, pass them as logits=."
-            )
-    if n_off:
+        lowest[block], sums[block] = piece.min(axis=1), piece.sum(axis=1)
+    gaps, rounding = np.abs(sums - 1.0), rounding_of_sums(array)
+    largest_gap = max(rounding, min(_DECIMAL_ROUNDING * (array.shape[1] + 1), _LARGEST_GAP))
+    wrong = (lowest < 0.0) | (gaps > largest_gap)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        rule = f"rows of probabilities must sum to 1; row {row} sums to {sums[row]:.6g}"
+        if lowest[row] < 0.0:
+            rule = f"probabilities must not be negative; row {row} has {array[row].min()}"
+        raise InputError(f"{rule}. If these are logits, pass them as logits=.")
+    if n_off := np.count_nonzero(gaps > rounding):
         warnings.warn(
             f"{n_off:,} of {len(array):,} rows of probabilities do not sum to 1 (sums from "
-            f"{lowest:.6g} to {highest:.6g}), as if they were rounded; these rows are divided by "
-            "their sum. Pass unrounded probabilities, or logits, for exact ties.",
+            f"{sums.min():.6g} to {sums.max():.6g}), as if they were rounded; these rows are "
+            "divided by their sum. Pass unrounded probabilities, or logits, for exact ties.",
             TrustSetsWarning,
             stacklevel=4,
         )
@@ -282,7 +274,12 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
         return read_only(classes)
     if labels is None:
         return read_only(np.arange(n_classes))
-    distinct = _distinct(labels)
+    try:
+        distinct = np.unique(labels)
+    except TypeError:
+        raise InputError(
+            "labels mix types that cannot be sorted; pass classes= in the order of the columns."
+        ) from None
     if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
         if n_classes > 2 and np.array_equal(distinct, np.arange(1, n_classes)):
             raise InputError(
@@ -303,15 +300,6 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
             f"{n_classes} columns, so the columns cannot be named; pass classes= in their order."
         )
     return read_only(distinct)
-
-
-def _distinct(labels: Array) -> Array:
-    try:
-        return np.unique(labels)
-    except TypeError:
-        raise InputError(
-            "labels mix types that cannot be sorted; pass classes= in the order of the columns."
-        ) from None
 
 
 def check_groups(value: Any, n: int) -> dict[str, Array]:
@@ -393,7 +381,7 @@ def rule_words(annotation: Any) -> str:
     return f"must be {named}"
 
 
-def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911, PLR0912
+def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     """Whether a value is of a type; types that cannot be checked are accepted.
 
     A list is accepted for a tuple, as it is by the constructors of these classes.
@@ -421,15 +409,11 @@ def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911, PLR0912
         return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
     if annotation is Any:
         return True
-    if annotation is None:
-        return value is None
     if annotation in (int, float):
         kind = Integral if annotation is int else Real
         return isinstance(value, kind) and not isinstance(value, bool)
     if origin is Callable:
         return callable(value)
-    if getattr(annotation, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
     if isinstance(annotation, type) and origin is None:
         return isinstance(value, annotation)
     return True

@@ -42,18 +42,12 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
                 f"{what} must be texts, names of columns or patterns; got {pattern!r}. Rename "
                 "columns whose names are no texts (in pandas: frame.rename(columns=str))."
             )
-        before, star, after = pattern.partition("*")
-        if "*" in after:
+        if pattern.count("*") > 1:
             raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")
-        if not star:
-            parts = {pattern: pattern} if pattern in present else {}
-        else:
-            least = len(before) + len(after)
-            parts = {
-                name: name[len(before) : len(name) - len(after)]
-                for name in names
-                if len(name) > least and name.startswith(before) and name.endswith(after)
-            }
+        expression = re.compile("(.+)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+        candidates = names if "*" in pattern else present & {pattern}
+        matches = filter(None, map(expression.fullmatch, candidates))
+        parts = {match[0]: match[expression.groups] for match in matches}
         if not parts:
             raise InputError(f"{what}: no column is {pattern!r}; there are {listed(names)}.")
         both = next((name for name in parts if name in matched), None)

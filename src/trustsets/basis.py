@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Annotated, Any, Literal, Self, final, get_type_hints
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -218,11 +218,7 @@ class Sum(Basis):
 class FittedSum(FittedBasis):
     """Columns of all parts side by side; columns that depend on one another do no harm."""
 
-    parts: tuple[FittedBasis, ...]
-
-    def check_state(self) -> None:
-        """Refuse a sum of nothing."""
-        require(self.parts, "FittedSum.parts", "must not be empty")
+    parts: Annotated[tuple[FittedBasis, ...], Rule("must not be empty", len)]
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return the columns of all parts."""
@@ -352,8 +348,8 @@ class Polynomial(Basis):
 class FittedPolynomial(FittedBasis):
     """Products of Chebyshev polynomials on the range between `low` and `high`."""
 
-    degree: int
-    of: tuple[FittedStatistic, ...]
+    degree: Degree
+    of: Annotated[tuple[FittedStatistic, ...], Rule("must not be empty", len)]
     low: Floats
     high: Floats
     penalty: float = 0.0
@@ -362,9 +358,7 @@ class FittedPolynomial(FittedBasis):
         """Refuse ranges and degrees that no fit gives."""
         for name in ("low", "high"):
             require_numbers(getattr(self, name), f"FittedPolynomial.{name}", len(self.of))
-        require(self.of, "FittedPolynomial.of", "must not be empty")
         require((self.low < self.high).all(), "FittedPolynomial.low", "must be below high")
-        require(0 <= self.degree <= _LARGEST_DEGREE, "FittedPolynomial.degree", "is out of range")
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
@@ -595,24 +589,10 @@ class Custom(Basis, FittedBasis):
 # 3. Indicators.
 
 
-class _Listing(Partition):
-    """A partition whose constructor takes the items of its first field one by one."""
-
-    def to_state(self) -> dict[str, Any]:
-        """What `from_state` needs."""
-        return {name: getattr(self, name) for name in get_type_hints(type(self))}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        first, *others = get_type_hints(cls)
-        return cls(*state[first], **{name: state[name] for name in others})
-
-
 @final
 @storable
-@dataclass(frozen=True)
-class Groups(_Listing):
+@dataclass(frozen=True, init=False)
+class Groups(Partition):
     """Indicators of the values of group columns.
 
     As a function class, the values of several columns overlap: coverage holds for each
@@ -884,7 +864,7 @@ _Edges = Annotated[Any, Rule("must be sequences of finite, increasing numbers", 
 @final
 @storable
 @dataclass(frozen=True, init=False, repr=False)
-class Bins(_Listing):
+class Bins(Partition):
     """Cells of a grid of statistics, by default of Conf and Trust (Corollary 1).
 
     As a function class it has an indicator of each cell: with d of them and n calibration samples,

@@ -97,10 +97,7 @@ class TemperatureScaling(Estimator):
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with logits divided by T."""
-        if not hasattr(self, "temperature_"):
-            from trustsets.errors import NotCalibratedError
-
-            raise NotCalibratedError("this TemperatureScaling is not fitted; call fit first.")
+        self.require_fit("temperature_")
         return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
 
 
@@ -212,10 +209,7 @@ class ClassBias(Estimator):
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with the biases added to their logits."""
-        if not self.is_fitted:
-            from trustsets.errors import NotCalibratedError
-
-            raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
+        self.require_fit("bias_")
         if outputs.n_classes != self.bias_.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but the biases are for "

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -78,27 +78,23 @@ def locked(folder: Path, what: object) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
     with path.open("wb") as file:
-        # Another run may have ended, and removed the file, just before it was locked.
-        is_ours = _try_lock(file) and path.exists()
-        if not is_ours or path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+        try:
+            import fcntl
+
+            # The system unlocks it after a kill.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another run may have ended, and removed the file, just before it was locked.
+            is_ours = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        except ImportError:  # Windows: two runs at once are not noticed there
+            is_ours = True
+        except OSError:
+            is_ours = False
+        if not is_ours:
             raise InputError(f"{what}: another process is writing there; wait until it is done.")
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    """Whether no other process has it. The system unlocks it after a kill."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two runs at once are not noticed there
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def storable(cls: _Storable) -> _Storable:
@@ -198,13 +194,12 @@ def read_kept(path: Path) -> Any:
 
 def read_note(path: StrPath) -> Any:
     """Return the note that `write` was given, or None; the rest of the file is not read."""
-    with _opened(Path(path)) as file:
-        return _check_header(Path(path), file.metadata() or {}).get("note")
+    with _opened(Path(path)) as (_, header):
+        return header.get("note")
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
-    with _opened(path) as file:
-        header = _check_header(path, file.metadata() or {})
+    with _opened(path) as (file, header):
         try:
             arrays = {key: file.get_tensor(key) for key in file.keys()}
         except (TypeError, AttributeError, ValueError) as error:
@@ -216,7 +211,7 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
 
 @contextmanager
 def _opened(path: Path) -> Any:
-    """Open a safetensors file; what goes wrong in it is a `StorageError`."""
+    """Open a file; gives it and its header. What goes wrong in it is a `StorageError`."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -224,7 +219,7 @@ def _opened(path: Path) -> Any:
         raise StorageError(f"{path}: {what}. Give the name of a saved model.")
     try:
         with safe_open(path, framework="numpy") as file:
-            yield file
+            yield file, _check_header(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise StorageError(
             f"{path}: not a .trustsets file, or a damaged one ({error}). Give a saved model, or "
@@ -349,7 +344,15 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
     _check_types(name, cls, state)
-    value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
+    if hasattr(cls, "from_state"):
+        value = cls.from_state(state)
+    elif cls.__dataclass_params__.init:
+        value = cls(**state)
+    else:
+        # Its constructor takes other arguments than its fields, which were checked above.
+        require(state.keys() == cls.__dataclass_fields__.keys(), name, "has other fields")
+        value = cls.__new__(cls)
+        vars(value).update(state)
     if hasattr(value, "check_state"):
         value.check_state()
     return value

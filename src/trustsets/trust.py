@@ -146,7 +146,7 @@ class TrustScore(Estimator):
             Label of the nearest other class, the first in `classes_` among equals. Where there is
             no other class, the only class itself.
         """
-        self._require_fit()
+        self.require_fit("classes_")
         matrix, squares = _as_matrix(features)
         if matrix.shape[1] != self.n_features_in_:
             raise InputError(
@@ -181,12 +181,12 @@ class TrustScore(Estimator):
     @property
     def training_features_(self) -> FloatArray:
         """The training features as they were passed, shape (m, d), in the order of the classes."""
-        self._require_fit()
+        self.require_fit("classes_")
         return self._stored
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        self._require_fit()
+        self.require_fit("classes_")
         return {
             "parameters": self.get_params(deep=False),
             "features": self._stored,
@@ -248,12 +248,6 @@ class TrustScore(Estimator):
                 last = int(size) - 1 - int(fraction * int(size))
                 dense[members] = radii[members] <= np.partition(radii[members], last)[last]
         return dense
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "classes_"):
-            from trustsets.errors import NotCalibratedError  # imports scikit-learn
-
-            raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
 
     def _warn_small(self, classes: Array, sizes: IndexArray) -> None:
         """Warn of classes with fewer training points than the neighbour asked for."""

@@ -17,8 +17,6 @@ from trustsets.scores import APS, Score
 from trustsets.status import Thresholds
 from trustsets.storage import require, require_numbers, storable
 
-__all__ = ["ClusteredConformal"]
-
 # Cluster of the classes that are too rare to be clustered.
 NULL = -1
 # A class is described by the quantiles of its scores at these probabilities and at 1 - alpha.

@@ -33,8 +33,6 @@ from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
 from trustsets.storage import require, require_numbers, storable
 
-__all__ = ["ConditionalConformal", "FittedFunctions"]
-
 # Tuning samples of ``tuning_fraction="auto"``: enough to estimate ranks, to compare function
 # classes, and some of each class for its bias. Where a fifth of the samples is enough to learn
 # functions from their scores, it takes that fifth, up to a number beyond which more is worth less

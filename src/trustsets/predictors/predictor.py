@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from trustsets.predictors.quantiles import QuantileFit
     from trustsets.shift import AdaptedConformal
 
-__all__ = ["Calibration", "Predictor", "load"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 

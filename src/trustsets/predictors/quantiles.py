@@ -32,21 +32,6 @@ from trustsets.outputs import ModelOutputs
 from trustsets.scores import conformal_quantile, conformal_rank
 from trustsets.status import Status, Thresholds
 
-__all__ = [
-    "CalibrationProblem",
-    "CandidateRows",
-    "QuantileFit",
-    "candidate_rows",
-    "candidate_thresholds",
-    "class_thresholds",
-    "leave_one_out_quantiles",
-    "limited",
-    "nested_thresholds",
-    "quantile_p_values",
-    "quantile_thresholds",
-    "weighted_quantiles",
-]
-
 Bools = NDArray[np.bool_]
 
 # Sums of weights are rounded; thresholds may only err upwards in what follows from them.

@@ -26,8 +26,6 @@ from trustsets.statistics import Confidence, Trust
 from trustsets.status import Status, Thresholds
 from trustsets.storage import require, require_numbers, storable
 
-__all__ = ["MondrianConformal", "StandardConformal"]
-
 
 class CellPredictor(Predictor):
     """Split conformal prediction within cells: all samples in one, unless a method says more.
