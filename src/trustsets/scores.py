@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 
 from trustsets._arrays import Codes, Count, Floats, NotNegative, Rule, check_fields, to_numpy
-from trustsets._blocks import for_each_block
+from trustsets._blocks import for_each_block, row_numbers
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import storable
@@ -417,6 +417,16 @@ def _lead(ranked: Floats) -> Floats:
     second = ranked[:, 1] if ranked.shape[1] > 1 else 0.0
     lead: Floats = ranked[:, 0] - second
     return lead
+
+
+def label_ranks(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
+    """0-based rank of each label by probability, shape (n,): the order by score."""
+    codes = outputs.require_labels("Rank")
+
+    def ranks(rows: slice) -> Codes:
+        return ranks_of(outputs.block_probabilities(rows, temperature), codes[rows])
+
+    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)
 
 
 def ranks_of(probabilities: Floats, codes: Codes) -> Codes:

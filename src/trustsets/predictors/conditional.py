@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats, check_arguments, read_only
-from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
 from trustsets.basis import Basis, Classes, FittedBasis, Polynomial, Sum
 from trustsets.errors import InputError
@@ -28,7 +27,7 @@ from trustsets.predictors.quantiles import (
     nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, Score, ranks_of
+from trustsets.scores import APS, Score, label_ranks
 from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
 from trustsets.storage import require, require_numbers, storable
@@ -105,7 +104,9 @@ class FittedFunctions:
             )
         limits = self.size_limits
         if limits is not None:
-            ranks = np.concatenate([limits.label_ranks, _label_ranks(outputs, state)])
+            ranks = np.concatenate(
+                [limits.label_ranks, label_ranks(state.recalibrated(outputs), state.temperature)]
+            )
             limits = replace(limits, label_ranks=ranks)
         phi = np.vstack([self.phi, self.basis.design(outputs)])
         return replace(self, phi=phi, size_limits=limits, starts=())
@@ -288,8 +289,8 @@ class ConditionalConformal(Predictor):
             seen = ~fitted.unseen_groups(tuning)
             if seen.any():
                 limits = SizeLimits.fit(
-                    _label_ranks(calibration, state),
-                    _label_ranks(tuning, state)[seen],
+                    label_ranks(state.recalibrated(calibration), state.temperature),
+                    label_ranks(state.recalibrated(tuning), state.temperature)[seen],
                     fitted.design(tuning)[seen],
                     scores,
                 )
@@ -542,16 +543,6 @@ def _divided(part: Thresholds, weights: Floats, factor: float) -> Thresholds:
     """Thresholds after a division: a score that was equal to one must not exceed it."""
     values = part.values / weights
     return Thresholds(np.where(values > 0.0, values * factor, values / factor), part.status)
-
-
-def _label_ranks(outputs: ModelOutputs, state: Calibration) -> Codes:
-    """0-based ranks of the labels by probability, shape (n,): their order by score."""
-    recalibrated, codes = state.recalibrated(outputs), outputs.require_labels("calibrate")
-
-    def ranks(rows: slice) -> Codes:
-        return ranks_of(recalibrated.block_probabilities(rows, state.temperature), codes[rows])
-
-    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)
 
 
 # Sets of at most k classes, each with an alpha that k classes can reach.
