@@ -61,7 +61,6 @@ class Estimator:
 
     def to_state(self) -> dict[str, Any]:
         """Parameters, and what was learned: attributes whose names end in an underscore."""
-        self.check_parameters()
         learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
         return {"parameters": self.get_params(deep=False), "learned": learned}
 

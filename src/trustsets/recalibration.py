@@ -14,7 +14,7 @@ from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require_numbers, storable
 
-__all__ = ["ClassBias", "ClassLikelihood", "Temperature", "TemperatureScaling"]
+__all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling"]
 
 # The likelihood may have no maximum at a finite temperature; beyond this the softmax is uniform.
 LARGEST_TEMPERATURE = 100.0

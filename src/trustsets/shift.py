@@ -15,7 +15,7 @@ r"""Predictors for other populations than that of calibration: label shift and c
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Self, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,12 +181,7 @@ class AdaptedConformal(Predictor):
 
     def to_state(self) -> dict[str, Any]:
         """Parameters, of which the original predictor has the state, for `storage`."""
-        return {"parameters": self.get_params(deep=False)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        return cls(**state["parameters"])
+        return super().to_state() | {"learned": {}}
 
 
 def adapt(predictor: Predictor, unlabelled: ModelOutputs, shift: str, of: Any) -> AdaptedConformal:

@@ -85,7 +85,9 @@ def rewritten(path, change):
 
     header, arrays = storage._read_parts(path)
     tree = json.loads(header["tree"])
-    arrays = change(tree["state"]["state"]["state"]["fitted"]["state"], dict(arrays))
+    arrays = change(
+        tree["state"]["learned"]["dict"]["state_"]["state"]["fitted"]["state"], dict(arrays)
+    )
     text = json.dumps(tree)
     header = {"version": storage.VERSION, "sha256": storage._digest(text, arrays), "tree": text}
     path.write_bytes(save(arrays, {"trustsets": json.dumps(header)}))

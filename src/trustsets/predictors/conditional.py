@@ -104,10 +104,8 @@ class FittedFunctions:
             )
         limits = self.size_limits
         if limits is not None:
-            ranks = np.concatenate(
-                [limits.label_ranks, label_ranks(state.recalibrated(outputs), state.temperature)]
-            )
-            limits = replace(limits, label_ranks=ranks)
+            ranks = label_ranks(state.recalibrated(outputs), state.temperature)
+            limits = replace(limits, label_ranks=np.concatenate([limits.label_ranks, ranks]))
         phi = np.vstack([self.phi, self.basis.design(outputs)])
         return replace(self, phi=phi, size_limits=limits, starts=())
 

@@ -784,19 +784,6 @@ class Predictor(Estimator, ABC):
         result: _T = self._cache[key]
         return result
 
-    def to_state(self) -> dict[str, Any]:
-        """Parameters and calibrated state, for `storage`."""
-        return {"parameters": self.get_params(deep=False), "state": self._state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        if not isinstance(state["state"], Calibration):
-            raise StorageError("the calibrated state is missing.")
-        new = cls(**state["parameters"])
-        new.state_ = state["state"]
-        return new
-
     def check_state(self) -> None:
         """Refuse wrong parameters, in `calibrate` and in `storage`."""
         if not isinstance(self.score, Score):
@@ -964,8 +951,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     import trustsets.trust  # noqa: F401
 
     value = storage.read(path)
-    if not isinstance(value, Predictor):
-        raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    if not isinstance(value, Predictor) or not hasattr(value, "state_"):
+        kind = type(value).__name__
+        raise StorageError(f"{path}: it holds a {kind}, not a predictor that is calibrated.")
     _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
 
