@@ -52,12 +52,11 @@ class Estimator:
         for name, value in self.get_params(deep=False).items():
             check_arguments(annotations[name], **{name: value})
 
-    def require_fit(self, attribute: str) -> None:
-        """Raise unless there is an attribute that `fit` sets."""
-        if not hasattr(self, attribute):
-            from trustsets.errors import NotCalibratedError  # imports scikit-learn
+    def not_fitted(self) -> Exception:
+        """The error to raise where what `fit` learns is needed and missing."""
+        from trustsets.errors import NotCalibratedError  # imports scikit-learn
 
-            raise NotCalibratedError(f"this {type(self).__name__} is not fitted; call fit first.")
+        return NotCalibratedError(f"this {type(self).__name__} is not fitted; call fit first.")
 
     def to_state(self) -> dict[str, Any]:
         """Parameters, and what was learned: attributes whose names end in an underscore."""

@@ -97,7 +97,8 @@ class TemperatureScaling(Estimator):
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with logits divided by T."""
-        self.require_fit("temperature_")
+        if not hasattr(self, "temperature_"):
+            raise self.not_fitted()
         return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
 
 
@@ -209,7 +210,8 @@ class ClassBias(Estimator):
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with the biases added to their logits."""
-        self.require_fit("bias_")
+        if not hasattr(self, "bias_"):
+            raise self.not_fitted()
         if outputs.n_classes != self.bias_.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but the biases are for "

@@ -146,7 +146,8 @@ class TrustScore(Estimator):
             Label of the nearest other class, the first in `classes_` among equals. Where there is
             no other class, the only class itself.
         """
-        self.require_fit("classes_")
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         matrix, squares = _as_matrix(features)
         if matrix.shape[1] != self.n_features_in_:
             raise InputError(
@@ -181,12 +182,14 @@ class TrustScore(Estimator):
     @property
     def training_features_(self) -> FloatArray:
         """The training features as they were passed, shape (m, d), in the order of the classes."""
-        self.require_fit("classes_")
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         return self._stored
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        self.require_fit("classes_")
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         return {
             "parameters": self.get_params(deep=False),
             "features": self._stored,
