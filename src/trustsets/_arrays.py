@@ -333,8 +333,8 @@ class Rule(NamedTuple):
 
 def whole(least: int, most: float = np.inf) -> Rule:
     """Whole numbers in a range."""
-    limit = "" if most == np.inf else f", at most {most:,}"
-    return Rule(f"must be a whole number, {least} or more{limit}", lambda n: least <= n <= most)
+    span = f", {least} or more" if most == np.inf else f" from {least} to {most:,}"
+    return Rule(f"must be a whole number{span}", lambda n: least <= n <= most)
 
 
 Count = Annotated[int, whole(0)]

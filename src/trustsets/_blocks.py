@@ -1,22 +1,17 @@
-"""Row-wise work in cache-sized blocks, in threads, and the one progress bar of the package.
+"""Row-wise work in cache-sized blocks, in threads.
 
 Every result depends on its own row alone, so neither the block size nor the number of threads can
 change it.
 """
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-
-Advance = Callable[[int], None]
-"""Told how many steps were done since the last call."""
 
 _Item = TypeVar("_Item")
 
@@ -88,24 +83,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@contextmanager
-def progress_bar(
-    title: str, total: int | None, *, wanted: bool | None = None, transient: bool = False
-) -> Iterator[Advance]:
-    """Show a bar on stderr; gives a function to call with the number of steps just done.
-
-    There are `total` steps, None if nobody can tell. The bar is shown if `wanted`, by default on a
-    terminal only, and a transient one is removed at the end.
-    """
-    on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not (on_terminal if wanted is None else wanted):
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=transient) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)

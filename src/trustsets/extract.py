@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from trustsets._arrays import Array, to_numpy
-from trustsets._blocks import progress_bar
+from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import StrPath, locked

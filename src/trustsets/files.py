@@ -38,8 +38,8 @@ from trustsets._arrays import (
     group_column,
 )
 from trustsets._arrays import column as one_per_sample
-from trustsets._blocks import progress_bar
 from trustsets._frames import class_names, listed, match_columns, needed
+from trustsets._progress import progress_bar
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, Positive, Share, to_numpy
-from trustsets._blocks import progress_bar
 from trustsets._estimator import Estimator
+from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (
     BLOCK_ROWS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trustsets._blocks import progress_bar
+from trustsets._progress import progress_bar
 
 
 @pytest.mark.parametrize("wanted", [None, False])

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from trustsets._blocks import Advance, progress_bar
+from trustsets._progress import Advance, progress_bar
 from trustsets._version import __version__
 from trustsets.errors import InputError, TrustSetsError, TrustSetsWarning
 

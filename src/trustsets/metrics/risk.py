@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Count, Floats, Open, check_arguments, texts_of
-from trustsets._blocks import progress_bar
+from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.metrics.evaluation import outcomes_of

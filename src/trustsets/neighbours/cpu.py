@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from trustsets._arrays import Floats, read_only
-from trustsets._blocks import Advance, available_cores
+from trustsets._blocks import available_cores
+from trustsets._progress import Advance
 from trustsets.engine.compiled import entry, inner
 from trustsets.neighbours.sketch import (
     BLOCK_ROWS,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trustsets._blocks import Advance
+from trustsets._progress import Advance
 from trustsets.neighbours.sketch import (
     BLOCK_ROWS,
     FAR,

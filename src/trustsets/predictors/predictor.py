@@ -41,9 +41,9 @@ from trustsets._arrays import (
     column,
     read_only,
 )
-from trustsets._blocks import progress_bar
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._estimator import Estimator
+from trustsets._progress import progress_bar
 from trustsets.basis import FittedBasis
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
