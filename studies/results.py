@@ -46,7 +46,7 @@ PAGES: dict[str, tuple[str, str, str]] = {
 }
 
 # What else decides about the sets of the default, beside the parameters of its constructor.
-_MODULES = ("trustsets.predictors.conditional", "trustsets.basis")
+_MODULES = ("trustsets.predictors.conditional", "trustsets.basis", "trustsets.learned")
 
 
 def fingerprint() -> str:

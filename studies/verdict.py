@@ -13,8 +13,8 @@ import argparse
 import numpy as np
 from scipy import stats
 
-from trustsets._quantiles import conformal_rank
 from trustsets.metrics import binomial_interval, check_guarantee, markdown_table
+from trustsets.scores import conformal_rank
 
 ALPHA = 0.1
 CALIBRATION = (200, 500, 1000, 2000, 5000, 10_000)

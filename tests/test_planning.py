@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from trustsets import ConditionalConformal, ModelOutputs, plan
-from trustsets._quantiles import conformal_rank
 from trustsets.errors import InputError
 from trustsets.metrics import check_guarantee, missed_at_least
 from trustsets.planning import (
@@ -18,6 +17,7 @@ from trustsets.planning import (
     Plan,
     size_of_test,
 )
+from trustsets.scores import conformal_rank
 
 ASKED = [
     (0.1, 0.02, 0.95),

@@ -172,7 +172,7 @@ def test_the_top_score_ties_exactly_with_the_own_mass_excluded(make_outputs):
         (lambda: APS().matrix(np.zeros((2, 2))), "outputs must be ModelOutputs"),
         (lambda: SAPS(lam=-0.1), "lam must be"),
         (lambda: SAPS(lam=np.inf), "lam must be"),
-        (lambda: SAPS(lam="much"), "lam must be finite and not negative; got much"),
+        (lambda: SAPS(lam="much"), "lam must be finite and not negative; got 'much'"),
         (lambda: TopK(own_mass="half"), "own_mass must be"),
         (lambda: APS().of_labels(ModelOutputs(logits=[[1.0]])), "needs labels"),
         (lambda: APS(own_mass="random").matrix(ModelOutputs(logits=[[1.0]])), "needs draws"),

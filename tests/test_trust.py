@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from trustsets import _storage as storage
+from trustsets import storage
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
 
@@ -239,8 +239,8 @@ def test_bad_queries_are_named_and_leave_the_object_usable(features, predicted, 
     [
         ({"neighbour": 0}, "neighbour must be"),
         ({"neighbour": 1.5}, "neighbour must be"),
-        ({"filter_fraction": 1.0}, "filter_fraction must be"),
-        ({"filter_fraction": "a"}, "filter_fraction must be"),
+        ({"filter_fraction": 1.0}, "filter_fraction must lie in"),
+        ({"filter_fraction": "a"}, "filter_fraction must lie in"),
         ({"device": "abacus"}, "cannot be used by torch"),
     ],
 )

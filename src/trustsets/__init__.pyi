@@ -6,11 +6,10 @@ from .basis import Classes as Classes
 from .basis import Custom as Custom
 from .basis import Groups as Groups
 from .basis import Intercept as Intercept
-from .basis import Learned as Learned
 from .basis import Polynomial as Polynomial
 from .basis import PrincipalComponents as PrincipalComponents
 from .errors import TrustSetsError as TrustSetsError
-from .explorer import explore as explore
+from .learned import Learned as Learned
 from .metrics import Evaluation as Evaluation
 from .metrics import compare as compare
 from .metrics import evaluate as evaluate
@@ -25,6 +24,7 @@ from .predictors import StandardConformal as StandardConformal
 from .predictors import load as load
 from .recalibration import ClassBias as ClassBias
 from .recalibration import TemperatureScaling as TemperatureScaling
+from .report import explore as explore
 from .report import write_report as write_report
 from .scores import APS as APS
 from .scores import RAPS as RAPS

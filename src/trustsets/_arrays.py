@@ -1,16 +1,33 @@
-"""Arrays of any library become checked NumPy arrays here, and labels their ranks."""
+"""Arrays of any library, and numbers, become checked NumPy ones here, with one function per rule.
 
-from typing import Any
+1. Arrays: matrices, columns, groups.
+2. The arguments of `ModelOutputs`.
+3. Single parameters: numbers, alphas, and any other rule.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.errors import InputError
+from trustsets._blocks import row_blocks
+from trustsets.errors import InputError, TrustSetsWarning
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Alphas = tuple[float, ...]
+
+Flavour = Literal["pandas", "polars", "pyarrow"]
+"""The package that a frame is of."""
+_FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
 
 MISSING = "(missing)"
 """The group of the samples whose value in a group column is missing."""
@@ -18,6 +35,14 @@ MISSING = "(missing)"
 # Finiteness is checked in pieces of this many numbers, so that checking a large
 # memory-mapped array never brings the whole of it into memory.
 _PIECE = 1 << 22
+# Probabilities written with three digits: each is off by half a thousandth at most. A row whose sum
+# is farther from 1 than this explains is refused, and so is one that is off by a tenth.
+_DECIMAL_ROUNDING = 5e-4
+_LARGEST_GAP = 0.1
+# Sums this close to 1 are never repaired: classifiers round, and what was equal should stay so.
+_CLOSE_SUM = 1e-8
+# Rows of logits that sum to 1 as closely as this, without a negative number, are probabilities.
+_LOOKS_LIKE_SUM = 1e-3
 
 
 def to_numpy(value: Any, name: str) -> Array:
@@ -128,10 +153,285 @@ def read_only(array: Array) -> Array:
     return view
 
 
-def ranks_of(probabilities: Floats, codes: Codes) -> Codes:
-    """0-based rank of one label per row; among equals the lower column comes first."""
-    labels = np.take_along_axis(probabilities, codes[:, None], axis=1)
-    before = np.arange(probabilities.shape[1]) < codes[:, None]
-    ahead = (probabilities > labels) | ((probabilities == labels) & before)
-    ranks: Codes = np.count_nonzero(ahead, axis=1)
-    return ranks
+def flavour_of(value: Any) -> Flavour | None:
+    """Which package a frame is of; None for anything else."""
+    package: Any = type(value).__module__.partition(".")[0]
+    return package if _FRAMES.get(package) == type(value).__name__ else None
+
+
+def frame_names(frame: Any, what: str = "frame") -> list[Any]:
+    """Names of the columns, none of them twice."""
+    names = list(frame.column_names if flavour_of(frame) == "pyarrow" else frame.columns)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{what}: two columns are called {twice!r}; rename one of them.")
+    return names
+
+
+def encode_labels(labels: Array, classes: Array, name: str = "labels") -> Codes:
+    """Positions of `labels` in `classes`, or an error that names the first unknown label."""
+    is_range = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(classes.size))
+    if is_range and labels.dtype.kind in "iu":
+        codes = labels.astype(np.int64)
+        unknown = (codes < 0) | (codes >= classes.size)
+    else:
+        positions = {value: code for code, value in enumerate(classes.tolist())}
+        codes = np.array([positions.get(value, -1) for value in labels.tolist()], dtype=np.int64)
+        unknown = codes < 0
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise InputError(
+            f"{name} must be among the {classes.size} classes; row {row} holds "
+            f"{labels.tolist()[row]!r}. Pass classes= in the order of the columns, or repair the "
+            "labels."
+        )
+    return codes
+
+
+def check_probabilities(value: Any) -> Array:
+    """Rows are non-negative and sum to 1, at least up to decimal rounding."""
+    array = floating_matrix(value, "probabilities")
+    lowest, sums = np.empty(len(array)), np.empty(len(array))
+    for block in row_blocks(*array.shape):
+        piece = array[block].astype(np.float64)
+        lowest[block], sums[block] = piece.min(axis=1), piece.sum(axis=1)
+    gaps, rounding = np.abs(sums - 1.0), rounding_of_sums(array)
+    largest_gap = max(rounding, min(_DECIMAL_ROUNDING * (array.shape[1] + 1), _LARGEST_GAP))
+    wrong = (lowest < 0.0) | (gaps > largest_gap)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        rule = f"rows of probabilities must sum to 1; row {row} sums to {sums[row]:.6g}"
+        if lowest[row] < 0.0:
+            rule = f"probabilities must not be negative; row {row} has {array[row].min()}"
+        raise InputError(f"{rule}. If these are logits, pass them as logits=.")
+    if n_off := np.count_nonzero(gaps > rounding):
+        warnings.warn(
+            f"{n_off:,} of {len(array):,} rows of probabilities do not sum to 1 (sums from "
+            f"{sums.min():.6g} to {sums.max():.6g}), as if they were rounded; these rows are "
+            "divided by their sum. Pass unrounded probabilities, or logits, for exact ties.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )
+    return array
+
+
+def rounding_of_sums(probabilities: Array) -> float:
+    """How far a sum of probabilities may be from 1 by the rounding of their type alone.
+
+    Each number is off by at most half a unit in the last place, so that their sum is off by half an
+    eps; classifiers that compute in the type itself lose a few more.
+    """
+    return max(_CLOSE_SUM, float(8 * np.finfo(probabilities.dtype).eps))
+
+
+def warn_if_probabilities(logits: Array) -> None:
+    """Warn where all rows of logits look like probabilities."""
+    if logits.shape[1] < 2 or logits[0].min() < 0.0:
+        return
+    some = logits[:1000].astype(np.float64)
+    sums = some.sum(axis=1)
+    inside = ((some > 0.0) & (some < 1.0)).any()  # not indicators, which make small examples
+    if inside and some.min() >= 0.0 and np.abs(sums - 1.0).max() <= _LOOKS_LIKE_SUM:
+        warnings.warn(
+            "logits look like probabilities: no number is negative, and rows sum to 1. Pass them "
+            "as probabilities= unless they are logits.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )
+
+
+def check_features(value: Any, n: int) -> Array:
+    """One row of finite numbers per sample."""
+    array = floating_matrix(value, "features")
+    if array.shape[0] != n:
+        raise InputError(
+            f"features must have one row per sample; got {array.shape[0]} rows for {n} samples."
+        )
+    return array
+
+
+def check_trust(value: Any, n: int) -> Floats:
+    """One number per sample, which may be infinite but not missing."""
+    trust = to_numpy(value, "trust")
+    if trust.shape != (n,) or trust.dtype.kind not in "fiu" or np.isnan(trust).any():
+        raise InputError(
+            f"trust must be an array of shape ({n},) without NaN; got shape {trust.shape} and type "
+            f"{trust.dtype}. A fitted TrustScore goes to the predictor."
+        )
+    return read_only(trust.astype(np.float64))
+
+
+def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
+    """Name the columns: as given, as integers from zero, or from the labels."""
+    if value is not None:
+        classes = to_numpy(value, "classes")
+        if classes.shape != (n_classes,):
+            raise InputError(
+                f"classes must name the {n_classes} columns; got shape {classes.shape}."
+            )
+        if len(set(classes.tolist())) != n_classes:
+            raise InputError("classes must be distinct; a name occurs twice.")
+        return read_only(classes)
+    if labels is None:
+        return read_only(np.arange(n_classes))
+    try:
+        distinct = np.unique(labels)
+    except TypeError:
+        raise InputError(
+            "labels mix types that cannot be sorted; pass classes= in the order of the columns."
+        ) from None
+    if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
+        if n_classes > 2 and np.array_equal(distinct, np.arange(1, n_classes)):
+            raise InputError(
+                f"labels are all of 1 to {n_classes - 1} for {n_classes} columns: positions of "
+                f"which 0 does not occur, or names 1 to {n_classes} of which the last does not. "
+                "Pass classes= in the order of the columns, such as classes=range(K)."
+            )
+        return read_only(np.arange(n_classes))
+    if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
+        # As a class name, the usual mark of unlabelled samples would shift all columns by one.
+        raise InputError(
+            "labels hold -1 among positions of columns, where it often marks a sample without a "
+            "label; leave such samples out, or pass classes= in the order of the columns."
+        )
+    if distinct.size != n_classes:
+        raise InputError(
+            f"labels have {distinct.size} distinct values (such as {distinct.tolist()[0]!r}) for "
+            f"{n_classes} columns, so the columns cannot be named; pass classes= in their order."
+        )
+    return read_only(distinct)
+
+
+def check_groups(value: Any, n: int) -> dict[str, Array]:
+    """Columns by name, from an array, a mapping or a frame."""
+    if value is None:
+        return {}
+    names: Any = value
+    if flavour_of(value) is not None:
+        names = frame_names(value, "groups")
+    elif not isinstance(value, Mapping):
+        value = names = {"group": value}
+    return {str(name): group_column(value[name], f"groups[{name!r}]", n) for name in names}
+
+
+def check_rows(value: Any, n: int) -> Codes:
+    """Identities are non-negative integers; by default they count from zero."""
+    if value is None:
+        return read_only(np.arange(n, dtype=np.int64))
+    array = column(value, "rows", n)
+    if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        raise InputError("rows must be non-negative integers that identify the samples.")
+    return read_only(array.astype(np.int64))
+
+
+class Rule(NamedTuple):
+    """What a value of an annotated type must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], Any]
+
+
+def whole(least: int, most: float = np.inf) -> Rule:
+    """Whole numbers in a range."""
+    span = f", {least} or more" if most == np.inf else f" from {least} to {most:,}"
+    return Rule(f"must be a whole number{span}", lambda n: least <= n <= most)
+
+
+Count = Annotated[int, whole(0)]
+Positive = Annotated[int, whole(1)]
+Open = Annotated[float, Rule("must lie strictly between 0 and 1", lambda x: 0.0 < float(x) < 1.0)]
+Share = Annotated[float, Rule("must lie in [0, 1)", lambda x: 0.0 <= float(x) < 1.0)]
+NotNegative = Annotated[
+    float, Rule("must be finite and not negative", lambda x: 0.0 <= float(x) < np.inf)
+]
+
+
+def check_arguments(annotation: Any, **arguments: Any) -> None:
+    """Raise an error that names the first argument that is not of an annotated type."""
+    for name, value in arguments.items():
+        if not fits(value, annotation):
+            raise InputError(f"{name} {rule_words(annotation)}; got {value!r:.60}.")
+
+
+def check_fields(value: Any) -> None:
+    """Raise an error that names the first field of a dataclass that is not of its type."""
+    kind: Any = type(value)
+    annotations = annotations_of(kind)
+    for item in fields(value):
+        check_arguments(annotations.get(item.name, Any), **{item.name: getattr(value, item.name)})
+
+
+@cache
+def annotations_of(function: Any) -> dict[str, Any]:
+    """Types of the fields of a class, or of the parameters of a function, by name."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:  # of a class of the user's, by a name that only type checkers import
+        return {}
+
+
+def rule_words(annotation: Any) -> str:
+    """What a value of a type must be, for a message."""
+    if get_origin(annotation) is Annotated:
+        return str(annotation.__metadata__[0].words)
+    if get_origin(annotation) is Literal:
+        return f"must be {' or '.join(map(repr, get_args(annotation)))}".replace("'", '"')
+    words: dict[Any, str] = {bool: "True or False", str: "a text", Callable: "callable"}
+    named = words.get(get_origin(annotation) or annotation, f"of the type {annotation}")
+    return f"must be {named}"
+
+
+def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
+    """Whether a value is of a type; types that cannot be checked are accepted.
+
+    A list is accepted for a tuple, as it is by the constructors of these classes.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return any(fits(value, item) for item in inner)
+    if origin is Annotated:
+        try:
+            return fits(value, inner[0]) and bool(inner[1].holds(value))
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return False
+    if origin is Literal:
+        return any(type(value) is type(item) and value == item for item in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if origin is np.ndarray:
+        (wanted,) = get_args(inner[1]) or (Any,)
+        free = wanted is Any or not isinstance(wanted, type)
+        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
+    if annotation is Any:
+        return True
+    if annotation in (int, float):
+        kind = Integral if annotation is int else Real
+        return isinstance(value, kind) and not isinstance(value, bool)
+    if origin is Callable:
+        return callable(value)
+    if isinstance(annotation, type) and origin is None:
+        return isinstance(value, annotation)
+    return True
+
+
+def check_alpha(alpha: Any) -> float:
+    """Return alpha, the miscoverage asked for, as a float strictly between 0 and 1, or raise."""
+    check_arguments(Open, alpha=alpha)
+    # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
+    return float(str(alpha)) if isinstance(alpha, np.floating) else float(alpha)
+
+
+def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
+    """Return the alphas as a tuple, and whether a single number was given."""
+    if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str):
+        if np.ndim(alpha) == 1 and len(alpha) > 0:
+            return tuple(check_alpha(item) for item in alpha), False
+        if np.ndim(alpha) != 0 or len(np.shape(alpha)) > 1:
+            raise InputError("alpha must be a number or a non-empty flat sequence of numbers.")
+        alpha = alpha.item() if isinstance(alpha, np.ndarray) else alpha
+    return (check_alpha(alpha),), True

@@ -6,6 +6,7 @@ That import takes longer than all others together, and a predictor needs nothing
 import inspect
 from typing import Any, Self
 
+from trustsets._arrays import annotations_of, check_arguments
 from trustsets.errors import InputError
 
 
@@ -44,6 +45,30 @@ class Estimator:
             else:
                 setattr(self, name, value)
         return self
+
+    def check_parameters(self) -> None:
+        """Raise an error that names the first parameter that is not of its annotated type."""
+        annotations = annotations_of(type(self).__init__)
+        for name, value in self.get_params(deep=False).items():
+            check_arguments(annotations[name], **{name: value})
+
+    def not_fitted(self) -> Exception:
+        """The error to raise where what `fit` learns is needed and missing."""
+        from trustsets.errors import NotCalibratedError  # imports scikit-learn
+
+        return NotCalibratedError(f"this {type(self).__name__} is not fitted; call fit first.")
+
+    def to_state(self) -> dict[str, Any]:
+        """Parameters, and what was learned: attributes whose names end in an underscore."""
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        return {"parameters": self.get_params(deep=False), "learned": learned}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        new = cls(**state["parameters"])
+        vars(new).update(state["learned"])
+        return new
 
     def __repr__(self) -> str:
         changed = [

@@ -4,12 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, get_args
+from importlib.util import find_spec
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trustsets._arrays import Array, Flavour, flavour_of, frame_names, to_numpy
 from trustsets.errors import InputError
+
+_MOST_LISTED = 20
+# Integers that fit 64 bits, as Python writes them.
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def needed(module: str, purpose: str, extra: str = "tables") -> Any:
@@ -22,11 +27,6 @@ def needed(module: str, purpose: str, extra: str = "tables") -> Any:
             f"{purpose} needs {package}, which is not installed ({error}). Install it with: "
             f'pip install "trustsets[{extra}]"'
         ) from error
-
-
-_MOST_LISTED = 20
-# Integers that fit 64 bits, as Python writes them.
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> dict[str, str]:
@@ -42,18 +42,12 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
                 f"{what} must be texts, names of columns or patterns; got {pattern!r}. Rename "
                 "columns whose names are no texts (in pandas: frame.rename(columns=str))."
             )
-        before, star, after = pattern.partition("*")
-        if "*" in after:
+        if pattern.count("*") > 1:
             raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")
-        if not star:
-            parts = {pattern: pattern} if pattern in present else {}
-        else:
-            least = len(before) + len(after)
-            parts = {
-                name: name[len(before) : len(name) - len(after)]
-                for name in names
-                if len(name) > least and name.startswith(before) and name.endswith(after)
-            }
+        expression = re.compile("(.+)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+        candidates = names if "*" in pattern else present & {pattern}
+        matches = filter(None, map(expression.fullmatch, candidates))
+        parts = {match[0]: match[expression.groups] for match in matches}
         if not parts:
             raise InputError(f"{what}: no column is {pattern!r}; there are {listed(names)}.")
         both = next((name for name in parts if name in matched), None)
@@ -63,7 +57,7 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     return matched
 
 
-def class_names(parts: Sequence[str]) -> NDArray[Any]:
+def class_names(parts: Sequence[str]) -> Array:
     """Class names from parts of column names; integers where all of them are written so."""
     if len(set(parts)) < len(parts):
         twice = next(part for part, count in Counter(parts).items() if count > 1)
@@ -78,26 +72,6 @@ def listed(names: Sequence[str]) -> str:
     """Names for a message, the first of them if there are many."""
     some = ", ".join(map(str, names[:_MOST_LISTED])) or "none"
     return some if len(names) <= _MOST_LISTED else f"{some} and {len(names) - _MOST_LISTED} more"
-
-
-Flavour = Literal["pandas", "polars", "pyarrow"]
-"""The package that a frame is of."""
-_KINDS = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
-
-
-def flavour_of(value: Any) -> Flavour | None:
-    """Which package a frame is of; None for anything else."""
-    package: Any = type(value).__module__.partition(".")[0]
-    return package if _KINDS.get(package) == type(value).__name__ else None
-
-
-def frame_names(frame: Any, what: str = "frame") -> list[Any]:
-    """Names of the columns, none of them twice."""
-    names = list(frame.column_names if flavour_of(frame) == "pyarrow" else frame.columns)
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{what}: two columns are called {twice!r}; rename one of them.")
-    return names
 
 
 def frame_fields(
@@ -131,14 +105,12 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _matrix(frame: Any, names: Sequence[str]) -> NDArray[Any]:
+def _matrix(frame: Any, names: Sequence[str]) -> Array:
     """Numbers of several columns, shape (n, len(names))."""
-    from trustsets._arrays import to_numpy
-
     return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
 
 
-def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
+def _numbers(values: Array, name: str) -> Array:
     if values.dtype.kind in "fiub":
         return values
     try:
@@ -190,6 +162,4 @@ def _plain(values: Any) -> Any:
 
 
 def _first_installed() -> Flavour:
-    from importlib.util import find_spec
-
     return next((name for name in get_args(Flavour) if find_spec(name) is not None), "pandas")

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Codes, Floats
-from trustsets._checks import check_least, check_open
-from trustsets._frames import Flavour, frame_of_rows
-from trustsets._plain import LOCAL, PlainData
-from trustsets._quantiles import check_alphas
+from trustsets._arrays import Codes, Flavour, Floats, Open, Positive, check_alphas, check_arguments
+from trustsets._frames import frame_of_rows
 from trustsets.errors import InputError
 from trustsets.metrics import (
     Estimate,
@@ -33,6 +30,7 @@ from trustsets.metrics import (
     share_estimate,
     under_coverage,
 )
+from trustsets.metrics.plain import LOCAL, PlainData
 from trustsets.metrics.risk import Covariate, covariates, names_of, restrict
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
@@ -322,8 +320,8 @@ def find_regions(
     n, target = covered.size, 1.0 - alpha
     if n < 2 * _FEWEST:
         raise InputError(f"find_regions needs at least {2 * _FEWEST} samples; got {n}.")
-    check_least(1, max_conditions=max_conditions)
-    check_open(level=level)
+    check_arguments(Positive, max_conditions=max_conditions)
+    check_arguments(Open, level=level)
     first, second = outputs.split_indices(0.5, seed)
     names: dict[str, None] = {}
     trials: list[_Trial] = []

@@ -14,13 +14,13 @@ from typing import Any, Self, final
 import numpy as np
 
 from trustsets._arrays import Array, Codes, Floats
-from trustsets._quantiles import conformal_quantile
-from trustsets._storage import atomic_path
 from trustsets.engine import ScorePath
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, QuantileFit
+from trustsets.scores import conformal_quantile
 from trustsets.status import Status
+from trustsets.storage import atomic_path
 from trustsets.verify import failing_conditions
 
 __all__ = ["Explanation", "InfluentialSample", "ThresholdCertificate", "certify", "explain"]

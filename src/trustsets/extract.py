@@ -18,10 +18,9 @@ import numpy as np
 
 from trustsets._arrays import Array, to_numpy
 from trustsets._progress import progress_bar
-from trustsets._storage import StrPath
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
-from trustsets.resuming import locked
+from trustsets.storage import StrPath, locked
 
 __all__ = ["extract_outputs"]
 

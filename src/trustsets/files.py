@@ -28,19 +28,24 @@ from typing import IO, Any, Literal, final
 
 import numpy as np
 
-from trustsets import _storage as storage
-from trustsets._arrays import Array, floating_matrix, group_column
+from trustsets import storage
+from trustsets._arrays import (
+    Array,
+    check_alphas,
+    check_classes,
+    flavour_of,
+    floating_matrix,
+    group_column,
+)
 from trustsets._arrays import column as one_per_sample
-from trustsets._checks import check_classes
-from trustsets._frames import class_names, flavour_of, listed, match_columns, needed
+from trustsets._frames import class_names, listed, match_columns, needed
 from trustsets._progress import progress_bar
-from trustsets._quantiles import check_alphas
-from trustsets._storage import StrPath
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
+from trustsets.storage import StrPath
 
 __all__ = [
     "Column",

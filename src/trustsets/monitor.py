@@ -17,13 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from trustsets import _storage as storage
-from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
-from trustsets._checks import check_open, encode_labels
+from trustsets import storage
+from trustsets._arrays import (
+    Array,
+    Codes,
+    Flavour,
+    Floats,
+    Open,
+    check_alpha,
+    check_fields,
+    column,
+    encode_labels,
+    texts_of,
+    to_numpy,
+)
 from trustsets._draws import Stream, resolve_seed, row_uniforms
-from trustsets._frames import Flavour, frame_of_rows
-from trustsets._quantiles import check_alpha
-from trustsets._storage import storable
+from trustsets._frames import frame_of_rows
 from trustsets.basis import Bins, FittedBins
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData
@@ -31,6 +40,7 @@ from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence, Trust
+from trustsets.storage import storable
 
 __all__ = [
     "EmpiricalDistribution",
@@ -172,7 +182,7 @@ class Monitor:
             seed=resolve_seed(random_state),
             predictor=storage.digest(predictor.state_),
         )
-        setting.check_state()
+        check_fields(setting)
         # Half of the rate of this test is for the calibration, half for the betting.
         tail = false_alarm * WEIGHTS["coverage"] / 2.0
         lowest, _ = CoverageLaw(setting.alpha).interval(n, 1.0 - 2.0 * tail)
@@ -752,16 +762,11 @@ def share_intervals(hits: Floats, count: Floats, level: float) -> tuple[Floats, 
 class Setting:
     """Parameters of a monitor, and the predictor it belongs to (a digest)."""
 
-    alpha: float
-    false_alarm: float
-    level: float
+    alpha: Open
+    false_alarm: Open
+    level: Open
     seed: int
     predictor: str
-
-    def check_state(self) -> None:
-        """Refuse numbers that `Monitor` does not take."""
-        check_alpha(self.alpha)
-        check_open(false_alarm=self.false_alarm, level=self.level)
 
     def needed(self, weight: float) -> float:
         """Log evidence that an alarm of a test needs, which has a share of the rate."""

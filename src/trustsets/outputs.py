@@ -12,21 +12,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets import _blocks
-from trustsets._arrays import Array, Codes, Floats, column, floating_matrix, read_only
-from trustsets._checks import (
+from trustsets._arrays import (
+    Array,
+    Codes,
+    Flavour,
+    Floats,
+    Open,
+    check_arguments,
     check_classes,
     check_features,
     check_groups,
-    check_open,
     check_probabilities,
     check_rows,
     check_trust,
+    column,
     encode_labels,
+    flavour_of,
+    floating_matrix,
+    read_only,
     rounding_of_sums,
     warn_if_probabilities,
 )
 from trustsets._draws import content_keys
-from trustsets._frames import Flavour, flavour_of, frame_fields
+from trustsets._frames import frame_fields
 from trustsets.errors import InputError
 
 __all__ = ["ModelOutputs", "SupportsTrust", "require_outputs"]
@@ -395,7 +403,7 @@ class ModelOutputs:
         self, fraction: float, seed: int = 0, stratify: bool = False
     ) -> tuple[Codes, Codes]:
         """Positions of the samples in the two parts that `split` gives."""
-        check_open(fraction=fraction)
+        check_arguments(Open, fraction=fraction)
         if len(self) < 2:
             raise InputError("a single sample cannot be split.")
         order = np.random.default_rng(seed).permutation(len(self))

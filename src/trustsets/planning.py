@@ -12,15 +12,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from numbers import Real
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from scipy import special
 
-from trustsets._arrays import Array, Codes, Floats
-from trustsets._checks import check_open
-from trustsets._frames import Flavour, frame_of_rows
-from trustsets._quantiles import check_alpha
+from trustsets._arrays import (
+    Array,
+    Codes,
+    Flavour,
+    Floats,
+    Open,
+    check_alpha,
+    check_arguments,
+    whole,
+)
+from trustsets._frames import frame_of_rows
 from trustsets.errors import InputError
 from trustsets.metrics import PlainData, missed_at_least
 from trustsets.outputs import ModelOutputs, require_outputs
@@ -88,10 +95,9 @@ def plan(
     8540
     """
     alpha = check_alpha(alpha)
-    check_open(within=within, probability=probability)
-    whole = isinstance(n, int | np.integer) and 1 <= n <= MOST_SAMPLES
-    if n is not None and not whole:
-        raise InputError(f"n must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {n!r:.40}.")
+    check_arguments(Open, within=within, probability=probability)
+    if n is not None:
+        check_arguments(Annotated[int, whole(1, MOST_SAMPLES)], n=n)
     outputs = None if outputs is None else require_outputs(outputs, "outputs")
     shares = _shares_of_parts(groups, classes, outputs)
     total = len(outputs) if n is None and outputs is not None else n

@@ -1,21 +1,20 @@
 """Corrections of the model outputs before scores are computed: temperature and class bias."""
 
 import warnings
-from typing import Any, Self, final
+from typing import Annotated, Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, read_only
+from trustsets._arrays import Codes, Floats, Rule, check_arguments, read_only
 from trustsets._blocks import for_each_block, row_blocks, row_numbers
-from trustsets._checks import check_number
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
-from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, require_outputs
+from trustsets.storage import require_numbers, storable
 
-__all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling", "check_temperature"]
+__all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling"]
 
 # The likelihood may have no maximum at a finite temperature; beyond this the softmax is uniform.
 LARGEST_TEMPERATURE = 100.0
@@ -35,6 +34,17 @@ _FIT_STEPS = 60
 _LARGEST_PREVALENCE = 10.0
 # Inverse temperatures beyond these make the softmax constant, or 0 and 1.
 _INVERSE_TEMPERATURES = (0.01, 100.0)
+
+Temperature = Annotated[
+    float, Rule("must be positive and finite", lambda x: 0.0 < float(x) < np.inf)
+]
+Power = Annotated[
+    float,
+    Rule(
+        f"must be a number between 0 and {_LARGEST_PREVALENCE:g}",
+        lambda x: 0.0 <= float(x) <= _LARGEST_PREVALENCE,
+    ),
+]
 
 
 @final
@@ -58,7 +68,7 @@ class TemperatureScaling(Estimator):
     5.7708
     """
 
-    temperature_: float
+    temperature_: Temperature
 
     def fit(self, outputs: ModelOutputs) -> Self:
         """Fit T to the labels of `outputs`."""
@@ -88,30 +98,8 @@ class TemperatureScaling(Estimator):
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with logits divided by T."""
         if not hasattr(self, "temperature_"):
-            from trustsets.errors import NotCalibratedError
-
-            raise NotCalibratedError("this TemperatureScaling is not fitted; call fit first.")
+            raise self.not_fitted()
         return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
-
-    def to_state(self) -> dict[str, Any]:
-        """State for `from_state`."""
-        return {"temperature": getattr(self, "temperature_", None)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        new = cls()
-        if state["temperature"] is not None:
-            new.temperature_ = check_temperature(state["temperature"])
-        return new
-
-
-def check_temperature(value: Any) -> float:
-    """Return a positive, finite temperature, or raise."""
-    number = float(value)
-    if not (np.isfinite(number) and number > 0.0):
-        raise InputError(f"temperature must be positive and finite; got {value}.")
-    return number
 
 
 def _inverse_temperature(logits: NDArray[Any], label_gaps: Floats) -> float:
@@ -197,7 +185,7 @@ class ClassBias(Estimator):
     bias_: Floats
     strength_: float
 
-    def __init__(self, *, prevalence: float = 0.0) -> None:
+    def __init__(self, *, prevalence: Power = 0.0) -> None:
         self.prevalence = prevalence
 
     @property
@@ -205,12 +193,9 @@ class ClassBias(Estimator):
         """Whether `fit` was called."""
         return hasattr(self, "bias_")
 
-    def _power(self) -> float:
-        return check_number(self.prevalence, "prevalence", _LARGEST_PREVALENCE)
-
     def fit(self, outputs: ModelOutputs) -> Self:
         """Learn the biases from the labels of `outputs`."""
-        prevalence = self._power()
+        check_arguments(Power, prevalence=self.prevalence)
         codes = require_outputs(outputs, "outputs").require_labels("ClassBias.fit")
         strength = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
@@ -219,16 +204,14 @@ class ClassBias(Estimator):
             bias = _without_harm(theta[1:] / theta[0], codes)
         counts = np.bincount(codes, minlength=bias.size) + 1.0
         # Counts instead of shares: with equal counts the shift is exactly 0.
-        bias = bias + prevalence * np.log(counts.max() / counts)
+        bias = bias + float(self.prevalence) * np.log(counts.max() / counts)
         self.bias_, self.strength_ = read_only(bias), strength
         return self
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with the biases added to their logits."""
-        if not self.is_fitted:
-            from trustsets.errors import NotCalibratedError
-
-            raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
+        if not hasattr(self, "bias_"):
+            raise self.not_fitted()
         if outputs.n_classes != self.bias_.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but the biases are for "
@@ -236,30 +219,10 @@ class ClassBias(Estimator):
             )
         return outputs.shifted(self.bias_) if self.bias_.any() else outputs
 
-    def to_state(self) -> dict[str, Any]:
-        """State for `from_state`."""
-        state: dict[str, Any] = {"prevalence": self._power(), "bias": None}
-        if not self.is_fitted:
-            return state
-        # JSON has no infinity; "no bias" says the same.
-        strength = self.strength_ if np.isfinite(self.strength_) else None
-        return state | {"bias": self.bias_, "strength": strength}
-
     def check_state(self) -> None:
-        """Refuse numbers that no fit gives."""
-        self._power()
+        """Refuse biases that no fit gives, for `storage`."""
         if self.is_fitted:
-            require_numbers(self.bias_, "ClassBias.bias", None)
-            require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        new = cls(prevalence=state["prevalence"])
-        if state["bias"] is not None:
-            new.bias_ = read_only(np.asarray(state["bias"]))
-            new.strength_ = np.inf if state["strength"] is None else state["strength"]
-        return new
+            require_numbers(self.bias_, "ClassBias.bias_", None)
 
 
 def _choose_strength(outputs: ModelOutputs, codes: Codes) -> float:

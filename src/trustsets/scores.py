@@ -3,16 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from fractions import Fraction
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
-from trustsets._arrays import Codes, Floats, ranks_of, to_numpy
-from trustsets._blocks import for_each_block
-from trustsets._checks import check_not_negative
-from trustsets._storage import storable
+from trustsets._arrays import Codes, Count, Floats, NotNegative, Rule, check_fields, to_numpy
+from trustsets._blocks import for_each_block, row_numbers
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, require_outputs
+from trustsets.storage import storable
 
 __all__ = [
     "APS",
@@ -48,8 +48,7 @@ class Score(ABC):
     scale: Literal["raw", "tail"] = "raw"
 
     def __post_init__(self) -> None:
-        if self.scale not in ("raw", "tail"):
-            raise InputError(f'scale must be "raw" or "tail"; got {self.scale!r}.')
+        check_fields(self)
 
     @property
     def randomized(self) -> bool:
@@ -145,15 +144,8 @@ class CustomScore(Score):
     array([[0. , 0.5]])
     """
 
-    function: Callable[[Floats], Any]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scale != "raw" or not callable(self.function):
-            raise InputError(
-                'function must map probabilities to scores, and scale must be "raw"; got '
-                f"{self.function!r} and {self.scale!r}."
-            )
+    scale: Literal["raw"] = "raw"
+    function: Annotated[Callable[[Floats], Any], Rule("must map probabilities to scores", callable)]
 
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
         scores = to_numpy(self.function(probabilities), "what function returns")
@@ -228,13 +220,6 @@ class _OwnMass(RankScore):
     """A score that counts a share of the label's own probability, or of its step by rank."""
 
     own_mass: Literal["exclude", "include", "random"] = "exclude"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.own_mass not in ("exclude", "include", "random"):
-            raise InputError(
-                f'own_mass must be "exclude", "include" or "random"; got {self.own_mass!r}.'
-            )
 
     @property
     def randomized(self) -> bool:
@@ -337,14 +322,8 @@ class RAPS(_Cumulative):
     array([0.85])
     """
 
-    lam: float = 0.01
-    k_reg: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(lam=self.lam, k_reg=self.k_reg)
-        if self.k_reg != int(self.k_reg):
-            raise InputError(f"k_reg must be a whole number, 0 or more; got {self.k_reg}.")
+    lam: NotNegative = 0.01
+    k_reg: Count = 5
 
     def _penalty(self, n_classes: int) -> Floats:
         counted = np.arange(n_classes) + (self.own_mass != "exclude")
@@ -375,11 +354,7 @@ class SAPS(_OwnMass):
     (array([[0.  , 0.5 , 0.75]]), array([[0.5 , 0.75, 1.  ]]))
     """
 
-    lam: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(lam=self.lam)
+    lam: NotNegative = 0.2
 
     def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
         largest, share = ranked[:, :1], self._share(draws)
@@ -464,3 +439,37 @@ def _lead(ranked: Floats) -> Floats:
     second = ranked[:, 1] if ranked.shape[1] > 1 else 0.0
     lead: Floats = ranked[:, 0] - second
     return lead
+
+
+def label_ranks(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
+    """0-based rank of each label by probability, shape (n,): the order by score."""
+    codes = outputs.require_labels("Rank")
+
+    def ranks(rows: slice) -> Codes:
+        return ranks_of(outputs.block_probabilities(rows, temperature), codes[rows])
+
+    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)
+
+
+def ranks_of(probabilities: Floats, codes: Codes) -> Codes:
+    """0-based rank of one label per row; among equals the lower column comes first."""
+    labels = np.take_along_axis(probabilities, codes[:, None], axis=1)
+    before = np.arange(probabilities.shape[1]) < codes[:, None]
+    ahead = (probabilities > labels) | ((probabilities == labels) & before)
+    ranks: Codes = np.count_nonzero(ahead, axis=1)
+    return ranks
+
+
+def conformal_rank(n: int, alpha: float) -> int:
+    """Smallest k with k >= (n + 1)(1 - alpha); the threshold is the k-th smallest score.
+
+    Alpha is read as the decimal number it prints as: ``100 * (1 - 0.45)`` is 55.00000000000001.
+    """
+    share = (n + 1) * (1 - Fraction(repr(float(alpha))))
+    return -(-share.numerator // share.denominator)
+
+
+def conformal_quantile(sorted_scores: Floats, alpha: float) -> float:
+    """Finite-sample quantile of ascending scores; +inf when there are too few of them."""
+    rank = conformal_rank(sorted_scores.size, alpha)
+    return float(sorted_scores[rank - 1]) if rank <= sorted_scores.size else np.inf

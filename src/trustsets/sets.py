@@ -7,9 +7,8 @@ from typing import Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, column
-from trustsets._checks import encode_labels
-from trustsets._frames import Flavour, make_frame
+from trustsets._arrays import Array, Flavour, column, encode_labels
+from trustsets._frames import make_frame
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
 

@@ -15,14 +15,13 @@ r"""Predictors for other populations than that of calibration: label shift and c
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Self, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats
 from trustsets._draws import Stream, row_uniforms
-from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Basis, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -30,6 +29,7 @@ from trustsets.predictors import Predictor
 from trustsets.recalibration import ClassLikelihood
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 from trustsets.status import Thresholds
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["AdaptedConformal", "ClassPrevalence", "CovariateWeights", "WeightModel", "adapt"]
 
@@ -181,12 +181,7 @@ class AdaptedConformal(Predictor):
 
     def to_state(self) -> dict[str, Any]:
         """Parameters, of which the original predictor has the state, for `storage`."""
-        return {"parameters": self.get_params(deep=False)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        return cls(**state["parameters"])
+        return super().to_state() | {"learned": {}}
 
 
 def adapt(predictor: Predictor, unlabelled: ModelOutputs, shift: str, of: Any) -> AdaptedConformal:

@@ -33,8 +33,16 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from trustsets._arrays import MISSING, Array, Floats, group_column, is_missing
-from trustsets._checks import check_groups, check_open
+from trustsets._arrays import (
+    MISSING,
+    Array,
+    Floats,
+    Open,
+    check_arguments,
+    check_groups,
+    group_column,
+    is_missing,
+)
 from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -275,12 +283,12 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _check_parameters(self, groups: GroupColumns) -> None:
         """Refuse what would fail only after training."""
         _check_classifies(self.estimator)
-        check_open(
+        check_arguments(
+            Open,
             calibration_fraction=self.calibration_fraction,
             reference_fraction=self.reference_fraction,
         )
-        if not isinstance(self.per_class, bool | np.bool_):
-            raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
+        check_arguments(bool, per_class=self.per_class)
         if isinstance(self.method, Predictor):
             if self.nonconformity_score is not None or self.per_class:
                 raise InputError(

@@ -6,11 +6,10 @@ from typing import Literal, final
 
 import numpy as np
 
-from trustsets._arrays import Floats
+from trustsets._arrays import Floats, check_fields
 from trustsets._blocks import row_numbers
-from trustsets._storage import require, require_increasing, require_numbers, storable
-from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = [
     "Confidence",
@@ -41,8 +40,7 @@ class Statistic(ABC):
     transform: Transform = "raw"
 
     def __post_init__(self) -> None:
-        if self.transform not in ("raw", "log", "rank"):
-            raise InputError(f'transform must be "raw", "log" or "rank"; got {self.transform!r}.')
+        check_fields(self)
 
     @property
     @abstractmethod
@@ -82,7 +80,7 @@ class FittedStatistic:
         require(wanted, field, "belongs to the transform 'rank', and to no other")
         if self.reference is not None:
             require_numbers(self.reference, field, None)
-            require_increasing(self.reference, field)
+            require((np.diff(self.reference) >= 0).all(), field, "must be increasing")
 
     def values(self, outputs: ModelOutputs) -> Floats:
         """Return the transformed statistic of each sample, shape (n,)."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from fractions import Fraction
-from numbers import Real
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trustsets._arrays import Array, Floats, to_numpy
+from trustsets._arrays import Array, Floats, Positive, Share, to_numpy
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
-from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (
     BLOCK_ROWS,
@@ -23,6 +21,7 @@ from trustsets.neighbours import (
     Queries,
     make_search,
 )
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["DISTANCE_FLOOR", "LARGEST_SCORE", "TrustScore"]
 
@@ -100,10 +99,10 @@ class TrustScore(Estimator):
     def __init__(
         self,
         *,
-        neighbour: int = 1,
+        neighbour: Positive = 1,
         squared: bool = False,
         normalize: bool = True,
-        filter_fraction: float = 0.0,
+        filter_fraction: Share = 0.0,
         device: str = "cpu",
     ) -> None:
         self.neighbour = neighbour
@@ -114,7 +113,7 @@ class TrustScore(Estimator):
 
     def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
         """Store features (m, d) and labels (m,), without points that `filter_fraction` drops."""
-        self._check_parameters()
+        self.check_parameters()
         matrix, squares = _as_matrix(features)
         labels = _as_labels(labels, len(matrix), "labels")
         classes, codes = np.unique(labels, return_inverse=True)
@@ -147,7 +146,8 @@ class TrustScore(Estimator):
             Label of the nearest other class, the first in `classes_` among equals. Where there is
             no other class, the only class itself.
         """
-        self._require_fit()
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         matrix, squares = _as_matrix(features)
         if matrix.shape[1] != self.n_features_in_:
             raise InputError(
@@ -182,12 +182,14 @@ class TrustScore(Estimator):
     @property
     def training_features_(self) -> FloatArray:
         """The training features as they were passed, shape (m, d), in the order of the classes."""
-        self._require_fit()
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         return self._stored
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        self._require_fit()
+        if not hasattr(self, "classes_"):
+            raise self.not_fitted()
         return {
             "parameters": self.get_params(deep=False),
             "features": self._stored,
@@ -200,7 +202,7 @@ class TrustScore(Estimator):
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild an object from `to_state`; its results are equal bit for bit."""
         self = cls(**state["parameters"])
-        self._check_parameters()
+        self.check_parameters()
         squares = _check_state(state)
         stored = np.ascontiguousarray(state["features"])
         points = self._class_points(stored, squares, state["starts"])
@@ -249,23 +251,6 @@ class TrustScore(Estimator):
                 last = int(size) - 1 - int(fraction * int(size))
                 dense[members] = radii[members] <= np.partition(radii[members], last)[last]
         return dense
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "classes_"):
-            from trustsets.errors import NotCalibratedError  # imports scikit-learn
-
-            raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
-
-    def _check_parameters(self) -> None:
-        number = self.neighbour
-        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
-            raise InputError(f"neighbour must be a whole number of at least 1, got {number!r}.")
-        fraction: Any = self.filter_fraction
-        if not (isinstance(fraction, Real) and 0.0 <= float(fraction) < 1.0):
-            raise InputError(
-                f"filter_fraction must be in [0, 1), got {fraction!r}. "
-                "It is the fraction of each class to drop; 0 drops nothing."
-            )
 
     def _warn_small(self, classes: Array, sizes: IndexArray) -> None:
         """Warn of classes with fewer training points than the neighbour asked for."""
@@ -355,7 +340,8 @@ def _check_state(state: dict[str, Any]) -> Floats:
     require_numbers(starts, "TrustScore.starts", None)
     whole = starts.dtype.kind in "iu" and starts[0] == 0 and starts[-1] == len(features)
     require(whole, "TrustScore.starts", "must divide the features")
-    require_increasing(starts.astype(np.int64), "TrustScore.starts", strictly=True)
+    in_order = (np.diff(starts.astype(np.int64)) > 0).all()
+    require(in_order, "TrustScore.starts", "must be increasing")
     names = classes.tolist()
     one_each = classes.shape == (len(starts) - 1,) and names == sorted(set(names))
     require(one_each, "TrustScore.classes", "must name each part of the features, in order")

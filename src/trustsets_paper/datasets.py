@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sklearn.model_selection import train_test_split
 
 from trustsets.errors import InputError
-from trustsets.resuming import atomic_path
+from trustsets.storage import atomic_path
 from trustsets_paper import Array, Ints
 from trustsets_paper.sources import POOL, TEST, TRAIN, VAL
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from trustsets import ModelOutputs, plots
 from trustsets.metrics import Evaluation, label_ranks
-from trustsets.resuming import atomic_path
+from trustsets.storage import atomic_path
 from trustsets_paper import Floats, Ints
 from trustsets_paper.balls import BallCurve
 from trustsets_paper.protocol import (

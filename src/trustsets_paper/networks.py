@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trustsets import TrustSetsError
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
+from trustsets.storage import atomic_path, digest, read, read_kept, write
 from trustsets_paper import Array, Ints
 from trustsets_paper.datasets import (
     SHOWN,
@@ -545,7 +545,7 @@ class _Training:
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         start = _arrays(network.body.state_dict())
         drawn = [options.seed, options.image_size, options.batch_size, listing.digest()]
-        self._setting = identity([asdict(recipe), *drawn, [*start], digest(*start.values())])
+        self._setting = digest([asdict(recipe), *drawn, [*start], digest(*start.values())])
         network.move(self._device)
         for name, parameter in network.body.named_parameters():
             parameter.requires_grad_(not recipe.is_skin or name.startswith(HEAD))

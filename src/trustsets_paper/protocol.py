@@ -39,8 +39,8 @@ from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, rank_edges_apart
 from trustsets.predictors import Predictor
 from trustsets.recipes import score_name
-from trustsets.resuming import digest, identity, read_kept, write
 from trustsets.scores import Score
+from trustsets.storage import digest, read_kept, write
 from trustsets_paper import Bools, Ints
 from trustsets_paper.balls import BallCurve, Balls, Neighbourhoods
 from trustsets_paper.baselines import AuthorsStandard
@@ -325,7 +325,7 @@ class StageCache:
         self, stage: str, inputs: dict[str, Any], make: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """Return the result for these inputs: the stored one, or what `make` gives."""
-        key = identity({"stage": stage, "inputs": inputs})
+        key = digest({"stage": stage, "inputs": inputs})
         path = self._folder and self._folder / stage / f"{key}.safetensors"
         stored = None if path is None else read_kept(path)
         if isinstance(stored, dict):

@@ -17,7 +17,7 @@ from typer import Option
 
 from trustsets import ModelOutputs
 from trustsets.errors import InputError, StorageError
-from trustsets.resuming import atomic_path, digest, read
+from trustsets.storage import atomic_path, digest, read
 from trustsets_paper import Array
 from trustsets_paper.authors import authors_halves
 

@@ -199,8 +199,8 @@ def test_odd_columns_do_no_harm(draw):
     ("changes", "words"),
     [
         ({"alpha": None}, "alpha must be given"),
-        ({"alpha": "0.1"}, "alpha must be a number"),
-        ({"alpha": [0.1]}, "alpha must be a number"),
+        ({"alpha": "0.1"}, "alpha must lie strictly between 0 and 1"),
+        ({"alpha": [0.1]}, "alpha must lie strictly between 0 and 1"),
         ({"by": "trust"}, "write by="),
         ({"by": 3}, "by must be a sequence of names"),
         ({"by": ("rank",)}, "none of confidence"),

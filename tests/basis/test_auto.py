@@ -14,14 +14,15 @@ from trustsets import (
     Status,
     TrustScore,
 )
-from trustsets.basis import Sum, choose_basis
-from trustsets.basis.learned import (
+from trustsets.basis import Sum
+from trustsets.learned import (
     COMPONENT_PENALTY,
     COMPONENTS,
     FEWEST_TO_LEARN,
     GROUP_PENALTY,
     LEARNED,
     _best,
+    choose_basis,
 )
 
 

@@ -20,8 +20,8 @@ from trustsets import (
     audit,
     load,
 )
-from trustsets.basis.learned import Trees
 from trustsets.errors import InputError, StorageError
+from trustsets.learned import Trees
 
 SMALL = Learned(n_components=3, n_trees=10, n_leaves=6)
 

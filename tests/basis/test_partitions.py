@@ -78,14 +78,17 @@ def test_groups_combine_columns_and_mark_strangers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Bins("conf"), "Bins takes statistics"),
+        (lambda: Bins("conf"), "of must be a non-empty tuple of statistics"),
         (lambda: Bins(counts=(10,)), "one for each statistic"),
         (lambda: Bins(counts=(10, 0)), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(counts="ab"), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(counts=2.5), "counts must be whole numbers, 1 or more"),
-        (lambda: Bins(spacing=3), "spacing takes"),
-        (lambda: Bins(spacing=("uniform", "log")), "spacing takes"),
-        (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be finite"),
+        (lambda: Bins(spacing=3), 'spacing must be "uniform" or "quantile"'),
+        (lambda: Bins(spacing=("uniform", "log")), 'spacing must be "uniform" or'),
+        (
+            lambda: Bins(Confidence(), edges=((2.0, 1.0),)),
+            "edges must be sequences of finite",
+        ),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
         (lambda: Groups(3), "names of group columns"),
         (lambda: Polynomial(-1), "degree must be"),

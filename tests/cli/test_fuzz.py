@@ -25,8 +25,8 @@ from trustsets import (
     ModelOutputs,
     Polynomial,
     TrustScore,
+    storage,
 )
-from trustsets import _storage as storage
 
 MARK = Path("code_was_run")
 MEMORY = 48 << 20

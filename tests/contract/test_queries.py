@@ -25,8 +25,8 @@ from trustsets import (
     Softmax,
     StandardConformal,
     load,
+    storage,
 )
-from trustsets import _storage as storage
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.scores import MarginScore, TopK
 

@@ -13,8 +13,8 @@ from trustsets import (
     Polynomial,
     StandardConformal,
     evaluate,
+    storage,
 )
-from trustsets import _storage as storage
 from trustsets.errors import InputError, StorageError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from trustsets import ModelOutputs
-from trustsets.resuming import write
+from trustsets.storage import write
 from trustsets_paper.protocol import Options
 from trustsets_paper.sources import Description, Source
 

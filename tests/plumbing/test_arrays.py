@@ -10,12 +10,12 @@ from trustsets._arrays import (
     column,
     floating_matrix,
     group_column,
-    ranks_of,
     read_only,
     texts_of,
     to_numpy,
 )
 from trustsets.errors import InputError
+from trustsets.scores import ranks_of
 
 NUMBERS = [[1.0, 2.0], [3.0, 4.5]]
 

@@ -4,13 +4,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from trustsets._quantiles import (
-    check_alpha,
-    check_alphas,
-    conformal_quantile,
-    conformal_rank,
-)
+from trustsets._arrays import check_alpha, check_alphas
 from trustsets.errors import InputError
+from trustsets.scores import conformal_quantile, conformal_rank
 
 
 def test_rank_is_exact_for_every_two_digit_alpha():

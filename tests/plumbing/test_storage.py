@@ -22,9 +22,10 @@ from trustsets import (
     MondrianConformal,
     StandardConformal,
     TemperatureScaling,
+    storage,
 )
-from trustsets import _storage as storage
-from trustsets.errors import NotCalibratedError, StorageError
+from trustsets.errors import InputError, NotCalibratedError, StorageError
+from trustsets.storage import digest, locked, read_kept
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
@@ -177,7 +178,7 @@ def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
     odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
     odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
     assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
-    with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty is of a wrong type"):
+    with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty must be True or False"):
         StandardConformal(allow_empty="yes").calibrate(make_outputs()).save(tmp_path / "n")
     assert not (tmp_path / "n").exists()
 
@@ -291,3 +292,44 @@ def test_a_tensor_declared_otherwise_is_noticed(change, saved):
     saved.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
     with pytest.raises(StorageError, match="altered"):
         trustsets.load(saved)
+
+
+def test_a_digest_depends_on_every_value_and_not_on_the_order_of_names():
+    one = digest({"alpha": 0.1, "rows": [1, 2]})
+    assert one == digest({"rows": [1, 2], "alpha": 0.1})
+    assert one != digest({"alpha": 0.1, "rows": [2, 1]})
+    assert one != digest({"alpha": 0.1, "rows": [1, 2], "more": None})
+
+
+def test_a_digest_depends_on_content_type_shape_and_place():
+    array = np.arange(6.0)
+    others = [
+        digest(array.reshape(2, 3)),
+        digest(array.astype(np.float32)),
+        digest(np.nextafter(array, 9.0)),
+        digest(array[::-1]),
+        digest(array, None),
+        digest(None, array),
+    ]
+    assert digest(array) == digest(array.copy())
+    assert digest(array[::2]) == digest(array[::2].copy())
+    assert len({digest(array), *others}) == 7
+
+
+def test_damaged_and_missing_work_is_none(tmp_path):
+    path = tmp_path / "kept"
+    assert read_kept(path) is None
+    storage.write(path, {"values": np.arange(3)})
+    assert read_kept(path)["values"].tolist() == [0, 1, 2]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert read_kept(path) is None
+
+
+def test_a_lock_keeps_others_out_and_leaves_nothing(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    with locked(folder, "work"):
+        with pytest.raises(InputError, match="work: another process"), locked(folder, "work"):
+            pass
+    with locked(folder, "work"):
+        pass
+    assert list(folder.iterdir()) == []

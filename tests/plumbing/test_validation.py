@@ -4,12 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trustsets import _checks as validation
-from trustsets._checks import (
+from trustsets import _arrays as validation
+from trustsets._arrays import (
+    Positive,
+    check_arguments,
     check_classes,
     check_features,
     check_groups,
-    check_least,
     check_probabilities,
     check_rows,
     encode_labels,
@@ -119,4 +120,4 @@ def test_features_have_a_row_for_each_sample():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 1.5, "2", None])
 def test_counts_are_whole_and_large_enough(value):
     with pytest.raises(InputError, match="n_directions must be a whole number, 1 or more"):
-        check_least(1, n_directions=value)
+        check_arguments(Positive, n_directions=value)

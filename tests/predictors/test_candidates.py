@@ -16,10 +16,10 @@ from trustsets import (
     Polynomial,
     Softmax,
 )
-from trustsets._quantiles import conformal_quantile
 from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
+from trustsets.scores import conformal_quantile
 from trustsets.status import Status
 
 

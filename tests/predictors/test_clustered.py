@@ -13,13 +13,13 @@ from trustsets import (
     StandardConformal,
     Status,
 )
-from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.clustered import (
     _k_means,
     fewest_points,
     published_rule,
 )
+from trustsets.scores import conformal_quantile
 
 
 @pytest.mark.parametrize("n_clusters", [1, 6, 50])

@@ -20,8 +20,8 @@ from trustsets import (
     StandardConformal,
     TemperatureScaling,
     load,
+    storage,
 )
-from trustsets import _storage as storage
 from trustsets.errors import InputError, TrustSetsWarning
 
 RANKS = (Confidence(transform="rank"),)

@@ -22,8 +22,8 @@ from trustsets import (
     Margin,
     MondrianConformal,
     Polynomial,
+    storage,
 )
-from trustsets import _storage as storage
 from trustsets.engine import fit as fit_module
 from trustsets.errors import StorageError
 
@@ -40,7 +40,7 @@ import os, sys
 # Slow to import, and none of them knows a class of ours.
 import numba, scipy.stats, sklearn.cluster, sklearn.decomposition
 import trustsets
-from trustsets import _storage as storage
+from trustsets import storage
 for path in sys.argv[1:]:
     # Every file meets an interpreter that has read no other.
     if os.fork() == 0:
@@ -85,7 +85,9 @@ def rewritten(path, change):
 
     header, arrays = storage._read_parts(path)
     tree = json.loads(header["tree"])
-    arrays = change(tree["state"]["state"]["state"]["fitted"]["state"], dict(arrays))
+    arrays = change(
+        tree["state"]["learned"]["dict"]["state_"]["state"]["fitted"]["state"], dict(arrays)
+    )
     text = json.dumps(tree)
     header = {"version": storage.VERSION, "sha256": storage._digest(text, arrays), "tree": text}
     path.write_bytes(save(arrays, {"trustsets": json.dumps(header)}))

@@ -4,9 +4,9 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustsets import ClassBias, ModelOutputs
-from trustsets._storage import read, write
-from trustsets.errors import InputError, NotCalibratedError
+from trustsets.errors import InputError, NotCalibratedError, StorageError
 from trustsets.recalibration import ClassLikelihood, _without_harm
+from trustsets.storage import read, write
 
 
 def rare_classes(n=3000, n_classes=6, seed=0, shift=None):
@@ -151,7 +151,7 @@ def test_prevalence_of_unseen_single_and_equal_classes():
 def test_a_bad_prevalence_is_named(bad, tmp_path):
     with pytest.raises(InputError, match="prevalence must be a number between 0 and 10; got"):
         ClassBias(prevalence=bad).fit(rare_classes(20))
-    with pytest.raises(InputError, match="prevalence must be a number"):
+    with pytest.raises(StorageError, match=r"ClassBias\.prevalence must be a number"):
         write(tmp_path / "bias", ClassBias(prevalence=bad))
 
 

@@ -23,9 +23,9 @@ from trustsets import (
     StandardConformal,
     load,
 )
-from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors.quantiles import weighted_quantiles
+from trustsets.scores import conformal_quantile
 from trustsets.shift import (
     ClassPrevalence,
     CovariateWeights,

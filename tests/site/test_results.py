@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trustsets import ConditionalConformal
-from trustsets.basis import learned as auto
+from trustsets import learned as auto
 from trustsets.predictors import conditional
 
 ROOT = Path(__file__).parents[2]

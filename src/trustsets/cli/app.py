@@ -574,7 +574,7 @@ def calibrate(
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
     """
-    from trustsets import _storage as storage
+    from trustsets import storage
     from trustsets.files import check_output
 
     check_output(output, (_MODEL,), [outputs, options.train, options.classes])
@@ -1024,7 +1024,7 @@ def monitor(
         remembered_columns,
     )
     from trustsets.predictors import load
-    from trustsets.resuming import locked
+    from trustsets.storage import locked
 
     if outputs is not None and labels is not None:
         raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")

@@ -4,7 +4,6 @@
 whether a guarantee agrees with the test samples. `METRICS` lists every metric.
 """
 
-from trustsets._plain import PlainData, to_plain
 from trustsets.metrics.binning import (
     WHOLE_AXES,
     Binned,
@@ -50,6 +49,7 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
+from trustsets.metrics.plain import PlainData, to_plain
 from trustsets.metrics.risk import ExcessRisk, excess_risk
 
 __all__ = [

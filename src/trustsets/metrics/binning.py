@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from numbers import Integral
-from typing import Any, Literal, final, get_args
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats, ranks_of
-from trustsets._blocks import for_each_block
+from trustsets import scores
+from trustsets._arrays import Array, Flavour, Floats, Positive, Rule
 from trustsets._draws import Stream, row_uniforms
-from trustsets._frames import Flavour, make_frame
-from trustsets._plain import LOCAL
+from trustsets._frames import make_frame
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import (
@@ -30,10 +28,12 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
+from trustsets.metrics.plain import LOCAL
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic
 
 RankTies = Literal["split", "quantiles"]
+TwoCounts = Annotated[tuple[Positive, Positive], Rule("must be two numbers, 1 or more", len)]
 
 # Strata of set size: the largest size of each but the last (Angelopoulos et al. 2021).
 SIZE_STRATA = (1, 3, 10, 100)
@@ -301,14 +301,7 @@ def label_ranks(outputs: ModelOutputs) -> Ints:
 
     Among equal outputs the lower column comes first, as in the scores.
     """
-    codes = outputs.require_labels("Rank")
-    ranks = np.empty(len(outputs), dtype=np.int64)
-
-    def fill(block: slice) -> None:
-        ranks[block] = 1 + ranks_of(outputs.block_probabilities(block), codes[block])
-
-    for_each_block(fill, len(outputs), outputs.n_classes)
-    return ranks
+    return 1 + scores.label_ranks(outputs)
 
 
 @final
@@ -352,7 +345,7 @@ class RankBins(Partition):
         Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
     """
 
-    counts: tuple[int, int] = (10, 4)
+    counts: TwoCounts = (10, 4)
     nested: bool = True
     ties: RankTies = "split"
     edges: Sequence[float] | None = None
@@ -361,9 +354,7 @@ class RankBins(Partition):
     learns = True
 
     def __post_init__(self) -> None:
-        _check_counts(self.counts)
-        if self.ties not in get_args(RankTies):
-            raise InputError(f'ties must be "split" or "quantiles"; got {self.ties!r}.')
+        super().__post_init__()
         if self.edges is not None:
             object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 
@@ -413,13 +404,13 @@ class FrequencyBins(Partition):
     """
 
     class_counts: Sequence[int] | Ints | None = None
-    counts: tuple[int, int] = (5, 4)
+    counts: TwoCounts = (5, 4)
 
     # Edges always come from the samples.
     learns = True
 
     def __post_init__(self) -> None:
-        _check_counts(self.counts)
+        super().__post_init__()
         if self.class_counts is not None:
             counts = np.asarray(self.class_counts)
             whole = counts.ndim == 1 and counts.dtype.kind in "iu"
@@ -445,11 +436,6 @@ class FrequencyBins(Partition):
         statistic = LabelStatistic(title=f"Class frequency in {source} (%)", numbers=frequency)
         cuts = _growing_cuts(frequency, self.counts[1])[None]
         return _divided(_conf_bins(self.counts[0]).fit(outputs), statistic, cuts, outputs)
-
-
-def _check_counts(counts: Any) -> None:
-    if np.shape(counts) != (2,) or not all(isinstance(n, Integral) and int(n) > 0 for n in counts):
-        raise InputError(f"counts must be two numbers, 1 or more; got {counts}.")
 
 
 def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:

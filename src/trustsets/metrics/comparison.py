@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy import stats
 
-from trustsets._checks import check_not_negative
-from trustsets._frames import Flavour, frame_of_rows
-from trustsets._plain import PlainData
+from trustsets._arrays import Flavour, NotNegative, check_arguments
+from trustsets._frames import frame_of_rows
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.catalogue import markdown_table, number_of, split_name, title
 from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor
 from trustsets.metrics.inference import Estimate, bootstrap_gaps
+from trustsets.metrics.plain import PlainData
 from trustsets.metrics.risk import FEWEST, excess_risk
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
@@ -222,7 +222,7 @@ def sets_of_size(predictor: "Predictor", outputs: ModelOutputs, size: float) -> 
     Labels are not used. A bisection finds it among the alphas (j + 1/2) / (n + 1), j = 0..n, for n
     calibration samples, which are all that split conformal thresholds can tell apart.
     """
-    check_not_negative(size=size)
+    check_arguments(NotNegative, size=size)
     n = predictor.n_calibration_
     low, high = 0, n
     nearest, distance = None, math.inf

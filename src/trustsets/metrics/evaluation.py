@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Floats, column
-from trustsets._checks import check_least, check_open
-from trustsets._frames import Flavour, frame_of_rows
-from trustsets._plain import LOCAL, PlainData
-from trustsets._quantiles import check_alpha
+from trustsets._arrays import Flavour, Floats, Open, Positive, check_alpha, check_arguments, column
+from trustsets._frames import frame_of_rows
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import (
@@ -26,6 +23,7 @@ from trustsets.metrics.binning import (
 )
 from trustsets.metrics.catalogue import METRICS, markdown_table, title
 from trustsets.metrics.inference import Estimate, Ints, share_estimate
+from trustsets.metrics.plain import LOCAL, PlainData
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
 
@@ -238,8 +236,8 @@ def evaluate(
     """
     outputs = require_outputs(outputs, "outputs")
     outputs.require_labels("evaluate")
-    check_open(level=level)
-    check_least(1, n_bootstrap=n_bootstrap)
+    check_arguments(Open, level=level)
+    check_arguments(Positive, n_bootstrap=n_bootstrap)
     if not isinstance(bins, Mapping | None):
         raise InputError(f"bins must map names to partitions; got {type(bins).__name__}.")
     bins, n_calibration = dict(bins or {}), None

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from trustsets._arrays import Floats
-from trustsets._quantiles import check_alpha, conformal_rank
+from trustsets._arrays import Floats, check_alpha
 from trustsets.errors import InputError
+from trustsets.scores import conformal_rank
 
 Ints = NDArray[np.int64]
 

@@ -11,14 +11,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, texts_of
-from trustsets._checks import check_least, check_open
-from trustsets._plain import LOCAL, PlainData
+from trustsets._arrays import Codes, Count, Floats, Open, check_arguments, texts_of
 from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.metrics.evaluation import outcomes_of
 from trustsets.metrics.inference import Estimate, mean_estimate
+from trustsets.metrics.plain import LOCAL, PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
@@ -143,8 +142,8 @@ def excess_risk(
     n, target = covered.size, 1.0 - alpha
     if n < FEWEST:
         raise InputError(f"excess_risk needs at least {FEWEST} samples; got {n}.")
-    check_least(0, n_permutations=n_permutations)
-    check_open(level=level)
+    check_arguments(Count, n_permutations=n_permutations)
+    check_arguments(Open, level=level)
     columns = covariates(outputs, sizes, by, DEFAULT_KINDS, _COMPONENTS, np.arange(n))
     folds = np.random.default_rng(seed).permutation(n) % _FOLDS
     predicted = _cross_fitted(columns, covered, folds)

@@ -7,14 +7,6 @@ import numpy as np
 from trustsets._arrays import Array, Codes
 from trustsets.outputs import ModelOutputs
 
-__all__ = [
-    "class_names",
-    "classifier_doubts",
-    "classifier_sentence",
-    "missing_classes",
-    "uneven_prevalence",
-]
-
 # Names that a sentence lists before it only counts.
 _MOST_NAMES = 5
 # A warning about the classifier needs evidence of this p-value and a difference of this share.

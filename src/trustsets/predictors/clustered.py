@@ -7,19 +7,15 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Alphas, Codes, Floats
+from trustsets._arrays import Alphas, Codes, Floats, Positive, check_alpha, check_arguments
 from trustsets._draws import Stream
-from trustsets._quantiles import check_alpha
-from trustsets._storage import require, require_numbers, storable
-from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.predictor import Calibration, Predictor, read_whole
+from trustsets.predictors.predictor import Calibration, Predictor
 from trustsets.predictors.quantiles import class_thresholds, nested_thresholds, quantile_thresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.status import Thresholds
-
-__all__ = ["ClusteredConformal"]
+from trustsets.storage import require, require_numbers, storable
 
 # Cluster of the classes that are too rare to be clustered.
 NULL = -1
@@ -133,11 +129,8 @@ class ClusteredConformal(Predictor):
 
     def _check_parameters(self) -> None:
         if self.n_clusters != "auto":
-            read_whole(self.n_clusters, "n_clusters")
-        if self.null_cluster not in ("standard", "own"):
-            raise InputError(
-                f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
-            )
+            check_arguments(Positive, n_clusters=self.n_clusters)
+        check_arguments(Literal["standard", "own"], null_cluster=self.null_cluster)
 
     def _tuned(self) -> tuple[str, ...]:
         return ("the clusters of classes",)

@@ -10,21 +10,11 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
-from trustsets._blocks import row_numbers
+from trustsets._arrays import Alphas, Codes, Floats, check_arguments, read_only
 from trustsets._draws import Stream, row_uniforms
-from trustsets._storage import require, require_numbers, storable
-from trustsets.basis import (
-    FEWEST_TO_LEARN,
-    Basis,
-    BasisChoice,
-    Classes,
-    FittedBasis,
-    Polynomial,
-    Sum,
-    choose_basis,
-)
+from trustsets.basis import Basis, Classes, FittedBasis, Polynomial, Sum
 from trustsets.errors import InputError
+from trustsets.learned import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.outputs import ModelOutputs, SupportsTrust
 from trustsets.predictors.predictor import Calibration, Predictor, rounded_down
 from trustsets.predictors.quantiles import (
@@ -37,11 +27,10 @@ from trustsets.predictors.quantiles import (
     nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, Score, Softmax
+from trustsets.scores import APS, Score, Softmax, label_ranks
 from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
-
-__all__ = ["ConditionalConformal", "FittedFunctions"]
+from trustsets.storage import require, require_numbers, storable
 
 # Tuning samples of ``tuning_fraction="auto"``: enough to estimate ranks, to compare function
 # classes, and some of each class for its bias. Where a fifth of the samples is enough to learn
@@ -118,8 +107,8 @@ class FittedFunctions:
             )
         limits = self.size_limits
         if limits is not None:
-            ranks = np.concatenate([limits.label_ranks, _label_ranks(outputs, state)])
-            limits = replace(limits, label_ranks=ranks)
+            ranks = label_ranks(state.recalibrated(outputs), state.temperature)
+            limits = replace(limits, label_ranks=np.concatenate([limits.label_ranks, ranks]))
         phi = np.vstack([self.phi, self.basis.design(outputs)])
         return replace(self, phi=phi, size_limits=limits, starts=())
 
@@ -258,8 +247,7 @@ class ConditionalConformal(Predictor):
         if self.basis != "auto" and not isinstance(self.basis, Basis):
             rule = 'basis must be "auto" or a function class such as Polynomial()'
             raise InputError(f"{rule}; got {self.basis!r}.")
-        if not isinstance(self.per_class, bool):
-            raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
+        check_arguments(bool, per_class=self.per_class)
         if self.per_class and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
 
@@ -308,8 +296,8 @@ class ConditionalConformal(Predictor):
             seen = ~fitted.unseen_groups(tuning)
             if seen.any():
                 limits = SizeLimits.fit(
-                    _label_ranks(calibration, state),
-                    _label_ranks(tuning, state)[seen],
+                    label_ranks(state.recalibrated(calibration), state.temperature),
+                    label_ranks(state.recalibrated(tuning), state.temperature)[seen],
                     fitted.design(tuning)[seen],
                     scores,
                 )
@@ -562,16 +550,6 @@ def _divided(part: Thresholds, weights: Floats, factor: float) -> Thresholds:
     """Thresholds after a division: a score that was equal to one must not exceed it."""
     values = part.values / weights
     return Thresholds(np.where(values > 0.0, values * factor, values / factor), part.status)
-
-
-def _label_ranks(outputs: ModelOutputs, state: Calibration) -> Codes:
-    """0-based ranks of the labels by probability, shape (n,): their order by score."""
-    recalibrated, codes = state.recalibrated(outputs), outputs.require_labels("calibrate")
-
-    def ranks(rows: slice) -> Codes:
-        return ranks_of(recalibrated.block_probabilities(rows, state.temperature), codes[rows])
-
-    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)
 
 
 # Sets of at most k classes, each with an alpha that k classes can reach.

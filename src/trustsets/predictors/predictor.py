@@ -27,13 +27,23 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets import _storage as storage
-from trustsets._arrays import Alphas, Array, Codes, Floats, column, read_only
+from trustsets import storage
+from trustsets._arrays import (
+    Alphas,
+    Array,
+    Codes,
+    Floats,
+    Positive,
+    Share,
+    check_alpha,
+    check_alphas,
+    check_arguments,
+    column,
+    read_only,
+)
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
-from trustsets._quantiles import check_alpha, check_alphas
-from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import FittedBasis
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
@@ -45,17 +55,16 @@ from trustsets.predictors.class_facts import (
     missing_classes,
     uneven_prevalence,
 )
-from trustsets.recalibration import ClassBias, TemperatureScaling, check_temperature
+from trustsets.recalibration import ClassBias, Temperature, TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.status import Thresholds
+from trustsets.storage import require, require_numbers, storable
 
 if TYPE_CHECKING:
     from trustsets.explain import Explanation, ThresholdCertificate
     from trustsets.predictors.quantiles import QuantileFit
     from trustsets.shift import AdaptedConformal
-
-__all__ = ["Calibration", "Predictor", "load"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -83,7 +92,7 @@ class Calibration:
     alphas: Floats | None  # (n,): where `calibrate` was given alphas.
     score: Score  # The nonconformity score in use.
     # What the outputs are recalibrated with before scores are computed.
-    temperature: float
+    temperature: Temperature
     class_bias: ClassBias | None
     seed: int
     n_tuning: int
@@ -114,7 +123,6 @@ class Calibration:
         if self.class_bias is not None:
             fits = self.class_bias.bias_.size == len(self.classes)
             require(fits, "Calibration.class_bias", "must have a number for each class")
-        check_temperature(self.temperature)
         if hasattr(self.fitted, "check_belongs"):
             self.fitted.check_belongs(self)
 
@@ -301,7 +309,8 @@ class Predictor(Estimator, ABC):
             if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
                 raise InputError("max_size takes one alpha for all samples, the smallest of any.")
             [alpha], _ = _read_alpha(alpha)
-            return self._sized_sets(outputs, scores, alpha, read_whole(max_size, "max_size"))
+            check_arguments(Positive, max_size=max_size)
+            return self._sized_sets(outputs, scores, alpha, int(max_size))
         if sample_alphas is not None:
             levels = _read_alphas(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
@@ -791,19 +800,6 @@ class Predictor(Estimator, ABC):
         result: _T = self._cache[key]
         return result
 
-    def to_state(self) -> dict[str, Any]:
-        """Parameters and calibrated state, for `storage`."""
-        return {"parameters": self.get_params(deep=False), "state": self._state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        if not isinstance(state["state"], Calibration):
-            raise StorageError("the calibrated state is missing.")
-        new = cls(**state["parameters"])
-        new.state_ = state["state"]
-        return new
-
     def check_state(self) -> None:
         """Refuse wrong parameters, in `calibrate` and in `storage`."""
         self._default_score(n_classes=1)
@@ -845,11 +841,11 @@ class Predictor(Estimator, ABC):
                     "calibration samples; pass tuning= of the same classifier."
                 )
             return outputs, tuning.with_trust(self.trust), everything
-        fraction, tuned = self.tuning_fraction, self._all_tuned()
+        fraction: Any = self.tuning_fraction
+        tuned = self._all_tuned()
         if fraction == "auto":
             fraction = self._default_fraction(outputs)
-        if not isinstance(fraction, int | float | np.number) or not 0.0 <= fraction < 1.0:
-            raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction!r}.")
+        check_arguments(Share, tuning_fraction=fraction)
         if tuned and fraction > 0.0:
             # Not stratified: the calibration samples must stay exchangeable with new ones.
             second, first = outputs.split_indices(fraction, seed)
@@ -967,8 +963,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     import trustsets.trust  # noqa: F401
 
     value = storage.read(path)
-    if not isinstance(value, Predictor):
-        raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    if not isinstance(value, Predictor) or not hasattr(value, "state_"):
+        kind = type(value).__name__
+        raise StorageError(f"{path}: it holds a {kind}, not a predictor that is calibrated.")
     _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
 
@@ -988,7 +985,8 @@ def _resolve_temperature(
             'temperature must be None, a number, a fitted TemperatureScaling or "tuning"; got '
             f"{value!r}."
         )
-    return check_temperature(value)
+    check_arguments(Temperature, temperature=value)
+    return float(value)
 
 
 def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
@@ -1056,13 +1054,6 @@ def rounded_down(alphas: Floats) -> Floats:
     # digits, makes 0.22 of 0.21999999999999997, which sums and grids often give.
     cut = [float(_ROUNDING.create_decimal(f"{alpha:.12g}")) for alpha in distinct.tolist()]
     return np.array(cut)[inverse]
-
-
-def read_whole(value: Any, name: str) -> int:
-    """A whole number, 1 or more."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number, 1 or more; got {value!r}.")
-    return int(value)
 
 
 def _positions(rows: Any, n: int) -> Codes:

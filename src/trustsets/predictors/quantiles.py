@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats, read_only
-from trustsets._quantiles import conformal_quantile, conformal_rank
 from trustsets.basis import FittedBasis
 from trustsets.engine import (
     QuantileModel,
@@ -30,22 +29,8 @@ from trustsets.engine import (
 )
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
+from trustsets.scores import conformal_quantile, conformal_rank
 from trustsets.status import Status, Thresholds
-
-__all__ = [
-    "CalibrationProblem",
-    "CandidateRows",
-    "QuantileFit",
-    "candidate_rows",
-    "candidate_thresholds",
-    "class_thresholds",
-    "leave_one_out_quantiles",
-    "limited",
-    "nested_thresholds",
-    "quantile_p_values",
-    "quantile_thresholds",
-    "weighted_quantiles",
-]
 
 Bools = NDArray[np.bool_]
 

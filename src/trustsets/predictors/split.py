@@ -8,8 +8,6 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from trustsets._arrays import Alphas, Codes, Floats
-from trustsets._quantiles import conformal_rank
-from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust
@@ -23,11 +21,10 @@ from trustsets.predictors.quantiles import (
     weighted_quantiles,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, Score
+from trustsets.scores import APS, Score, conformal_rank
 from trustsets.statistics import Confidence, Trust
 from trustsets.status import Status, Thresholds
-
-__all__ = ["MondrianConformal", "StandardConformal"]
+from trustsets.storage import require, require_numbers, storable
 
 
 class CellPredictor(Predictor):

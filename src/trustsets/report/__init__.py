@@ -1,7 +1,7 @@
-"""One self-contained HTML page about evaluations, and the parts it is made of.
+"""One self-contained HTML page about evaluations, the parts it is made of, and the live page.
 
-`write_report` makes the page. Its verdict (`judgement`), and its tables and charts (`content`) are
-plain data that other pages, such as the explorer's, lay out too.
+`write_report` makes the page, and `explore` serves the live one of `trustsets_explorer`. The
+verdict (`judgement`), the tables and the charts (`content`) are plain data for other pages, too.
 """
 
 import base64
@@ -10,14 +10,13 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from trustsets._storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
@@ -51,12 +50,17 @@ from trustsets.report.content import (
 )
 from trustsets.report.judgement import ONE_METHOD, judge, verdict
 from trustsets.sets import PredictionSets
+from trustsets.storage import atomic_path
+
+if TYPE_CHECKING:
+    from trustsets_explorer import Explorer
 
 __all__ = [
     "MOST_CLASSES",
     "bin_lists",
     "division_names",
     "divisions",
+    "explore",
     "fixed",
     "gap_chart",
     "glance",
@@ -337,3 +341,24 @@ def _check_searches(
             f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
             "equal_size=True)."
         )
+
+
+def explore(outputs: ModelOutputs, **options: Any) -> "Explorer":
+    """Serve a local page that shows coverage and sizes live while parameters move.
+
+    Parameters
+    ----------
+    outputs : ModelOutputs
+        Held-out samples with labels. The page splits them into calibration and test samples.
+    **options
+        Those of `trustsets_explorer.explore`, such as ``train=(features, labels)`` for the trust
+        score, ``images=`` and ``browser=True``.
+
+    Returns
+    -------
+    trustsets_explorer.Explorer
+        Its `url` is the address, and `stop` ends it.
+    """
+    from trustsets_explorer import explore as serve
+
+    return serve(outputs, **options)

@@ -16,7 +16,7 @@ from torch import nn
 from trees import BATCH, SIDE, command, make_body, save_checkpoint, write_tree
 
 from trustsets.errors import StorageError, TrustSetsWarning
-from trustsets.resuming import read
+from trustsets.storage import read
 from trustsets_paper import networks
 from trustsets_paper.datasets import DATASETS
 from trustsets_paper.networks import extract_dataset, transforms

@@ -15,7 +15,7 @@ from trees import SIDE, command, make_body, write_tree
 
 from trustsets import TrustSetsError
 from trustsets.errors import InputError
-from trustsets.resuming import read as read_file
+from trustsets.storage import read as read_file
 from trustsets_paper import networks as training
 from trustsets_paper.datasets import Listing
 from trustsets_paper.networks import RECIPES, train_dataset

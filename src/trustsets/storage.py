@@ -1,4 +1,4 @@
-"""The `.trustsets` file: arrays and JSON in one safetensors file, no code; and atomic writes.
+"""The `.trustsets` file: arrays and JSON in one safetensors file; atomic writes, digests, locks.
 
 A file holds tensors and one JSON header: the version of the format, a tree that says which class
 takes which values and arrays, and a SHA-256 of both. Loading builds only classes that were marked
@@ -7,7 +7,6 @@ The checksum detects accidents, not intent: `check_state` of a class keeps compi
 arrays whatever a file says.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,16 +15,18 @@ import os
 import stat
 import sys
 import tempfile
-import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import numpy as np
 
-from trustsets._arrays import Array
+from trustsets._arrays import Array, annotations_of, fits, rule_words
 from trustsets.errors import InputError, StorageError
+
+__all__ = ["atomic_path", "digest", "locked", "read", "read_kept", "write"]
 
 StrPath = str | os.PathLike[str]
 
@@ -33,16 +34,13 @@ _log = logging.getLogger(__name__)
 
 FORMAT = "trustsets"
 VERSION = 1
-# NumPy pads texts to a common width. A file may claim at most this multiple of their length.
-_LARGEST_PADDING = 64
-_SMALL = 1 << 20
 
 _Arrays = dict[str, Array]
 _Storable = TypeVar("_Storable", bound=type)
 _REGISTRY: dict[str, type] = {}
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` when the block succeeds.
 
@@ -72,6 +70,31 @@ def _mode(path: Path) -> int:
         current = os.umask(0)
         os.umask(current)
         return 0o666 & ~current
+
+
+@contextmanager
+def locked(folder: Path, what: object) -> Iterator[None]:
+    """Keep other processes from a folder, which is made if need be; `what` names the work."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    with path.open("wb") as file:
+        try:
+            import fcntl
+
+            # The system unlocks it after a kill.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another run may have ended, and removed the file, just before it was locked.
+            is_ours = path.stat().st_ino == os.fstat(file.fileno()).st_ino
+        except ImportError:  # Windows: two runs at once are not noticed there
+            is_ours = True
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise InputError(f"{what}: another process is writing there; wait until it is done.")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def storable(cls: _Storable) -> _Storable:
@@ -119,12 +142,6 @@ def require_numbers(values: Any, field: str, *shape: int | None) -> None:
     require(np.isfinite(values).all(), field, "must be finite")
 
 
-def require_increasing(values: Any, field: str, strictly: bool = False) -> None:
-    """Numbers along the last axis in increasing order."""
-    steps = np.diff(values, axis=-1)
-    require((steps > 0).all() if strictly else (steps >= 0).all(), field, "must be increasing")
-
-
 def _function_name(function: Callable[..., Any]) -> str:
     """``module:name`` of a function, by which a saved object refers to it."""
     spec = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
@@ -156,38 +173,33 @@ def _imported(spec: str) -> Callable[..., Any] | None:
     return function if is_plain else None
 
 
-def parse_json(text: str | bytes) -> Any:
-    """JSON as the standard has it; a `ValueError` for anything else, however deep it goes."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def read(path: StrPath) -> Any:
     """Read what `write` wrote."""
     header, arrays = _read_parts(Path(path))
     try:
-        return _decode(parse_json(header["tree"]), arrays)
+        return _decode(json.loads(header["tree"]), arrays)
     except (StorageError, InputError) as error:
         raise StorageError(f"{path}: {error}") from error
     except Exception as error:
         raise StorageError(f"{path}: its content does not fit together ({error}).") from error
 
 
+def read_kept(path: Path) -> Any:
+    """What `write` put there; None where there is nothing, or it is damaged."""
+    try:
+        return read(path)
+    except StorageError:
+        return None
+
+
 def read_note(path: StrPath) -> Any:
     """Return the note that `write` was given, or None; the rest of the file is not read."""
-    with _opened(Path(path)) as file:
-        return _check_header(Path(path), file.metadata() or {}).get("note")
+    with _opened(Path(path)) as (_, header):
+        return header.get("note")
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
-    with _opened(path) as file:
-        header = _check_header(path, file.metadata() or {})
+    with _opened(path) as (file, header):
         try:
             arrays = {key: file.get_tensor(key) for key in file.keys()}
         except (TypeError, AttributeError, ValueError) as error:
@@ -197,9 +209,9 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
     return header, arrays
 
 
-@contextlib.contextmanager
+@contextmanager
 def _opened(path: Path) -> Any:
-    """Open a safetensors file; what goes wrong in it is a `StorageError`."""
+    """Open a file; gives it and its header. What goes wrong in it is a `StorageError`."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -207,7 +219,7 @@ def _opened(path: Path) -> Any:
         raise StorageError(f"{path}: {what}. Give the name of a saved model.")
     try:
         with safe_open(path, framework="numpy") as file:
-            yield file
+            yield file, _check_header(path, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise StorageError(
             f"{path}: not a .trustsets file, or a damaged one ({error}). Give a saved model, or "
@@ -219,11 +231,11 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     if FORMAT not in metadata:
         raise StorageError(f"{path}: a safetensors file, but not one that trustsets wrote.")
     try:
-        header: dict[str, Any] = parse_json(metadata[FORMAT])
+        header: dict[str, Any] = json.loads(metadata[FORMAT])
         version = int(header["version"])
         if not (isinstance(header["sha256"], str) and isinstance(header["tree"], str)):
             raise TypeError("digest and tree are texts")
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise StorageError(f"{path}: its header is damaged. Save it again.") from error
     if version > VERSION:
         raise StorageError(
@@ -233,10 +245,10 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     return header
 
 
-def digest(value: Any) -> str:
-    """Digest of a storable object: equal for objects that would be stored alike."""
+def digest(*values: Any) -> str:
+    """SHA-256 of storable values, in this order; the order of keys does not count."""
     arrays: _Arrays = {}
-    return _digest(json.dumps(_encode(value, arrays), allow_nan=False), arrays)
+    return _digest(json.dumps(_encode(values, arrays), sort_keys=True), arrays)
 
 
 def _digest(tree: str, arrays: _Arrays) -> str:
@@ -269,7 +281,7 @@ def _encode(value: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
 
 def _encode_array(value: Array, arrays: _Arrays) -> Any:
     if value.dtype.kind in "US":
-        return {"strings": value.astype(str).tolist(), "width": value.dtype.str}
+        return {"strings": value.astype(str).tolist(), "kind": value.dtype.kind}
     if value.dtype.kind == "O":
         for item in value.tolist():
             if item is not None and not isinstance(item, bool | int | float | str):
@@ -313,8 +325,9 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
             return tuple(_decode(item, arrays) for item in items)
         case {"dict": dict(items)}:
             return {key: _decode(item, arrays) for key, item in items.items()}
-        case {"strings": list(items), "width": str(width)}:
-            return _text_array(items, width)
+        case {"strings": list(items), "kind": "U" | "S" as kind}:
+            require(all(isinstance(item, str) for item in items), "an array of texts", "has others")
+            return np.array(items, dtype=kind)
         case {"objects": list(items)}:
             objects = np.empty(len(items), dtype=object)
             objects[:] = items
@@ -326,72 +339,32 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
     raise StorageError(f"unknown entry {sorted(node)}.")
 
 
-def _text_array(items: list[Any], width: str) -> Array:
-    """Texts in the dtype that the file names, checked first: a huge width would fill the memory."""
-    require(all(isinstance(item, str) for item in items), "an array of texts", "must hold texts")
-    dtype = np.dtype(width)
-    length = sum(map(len, items)) + len(items)
-    room = max(_SMALL, _LARGEST_PADDING * dtype.alignment * length)
-    allowed = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
-    require(allowed or not items, "an array of texts", f"cannot have the type {width!r}")
-    return np.array(items, dtype=dtype if items else "U1")
-
-
 def _build(name: str, state: dict[str, Any]) -> Any:
     cls: Any = _REGISTRY.get(name)
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
     _check_types(name, cls, state)
-    value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
+    if hasattr(cls, "from_state"):
+        value = cls.from_state(state)
+    elif cls.__dataclass_params__.init:
+        value = cls(**state)
+    else:
+        # Its constructor takes other arguments than its fields, which were checked above.
+        require(state.keys() == cls.__dataclass_fields__.keys(), name, "has other fields")
+        value = cls.__new__(cls)
+        vars(value).update(state)
     if hasattr(value, "check_state"):
         value.check_state()
     return value
 
 
 def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
-    """Fields of a dataclass, or parameters of an estimator, are of the annotated types."""
-    parameters = state.get("parameters")
-    if isinstance(parameters, dict):
-        values, hints = parameters, get_type_hints(cls.__init__)
-    elif dataclasses.is_dataclass(cls):
-        values, hints = state, get_type_hints(cls)
-    else:
-        return
+    """Fields, or the parameters and attributes of an estimator, are of the annotated types."""
+    values, annotations = state, annotations_of(cls)
+    if isinstance(state.get("parameters"), dict):
+        values = state["parameters"] | state.get("learned", {})
+        annotations = annotations_of(cls.__init__) | annotations
     for field, value in values.items():
-        is_right = field not in hints or fits(value, hints[field])
-        require(is_right, f"{name}.{field}", "is of a wrong type")
-
-
-def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
-    """Whether a value is of a type; types that cannot be checked are accepted.
-
-    A list is accepted for a tuple, as it is by the constructors of these classes.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, item) for item in inner)
-    if origin is Literal:
-        return any(type(value) is type(item) and value == item for item in inner)
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
-        return len(value) == len(inner) and all(map(fits, value, inner))
-    if origin is np.ndarray:
-        (wanted,) = get_args(inner[1]) or (Any,)
-        free = wanted is Any or not isinstance(wanted, type)
-        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
-    if annotation is Any:
-        return True
-    if annotation is None:
-        return value is None
-    if annotation in (int, float):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole or (annotation is float and isinstance(value, float))
-    if getattr(annotation, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
-    if isinstance(annotation, type) and origin is None:
-        return isinstance(value, annotation)
-    return True
+        require(field in annotations, f"{name}.{field}", "is unknown")
+        annotation = annotations[field]
+        require(fits(value, annotation), f"{name}.{field}", rule_words(annotation))

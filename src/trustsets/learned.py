@@ -9,29 +9,29 @@ whatever is learned and chosen.
 
 from dataclasses import dataclass, replace
 from math import comb
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 
-from trustsets._arrays import Array, Codes, Floats
+from trustsets._arrays import Array, Codes, Count, Floats, Open, Rule, fits, whole
 from trustsets._blocks import for_each_block
-from trustsets._checks import check_least
 from trustsets._draws import Stream, row_uniforms
-from trustsets._storage import require, require_numbers, storable
-from trustsets.basis.base import (
+from trustsets.basis import (
     Basis,
+    Bins,
     FittedBasis,
     FittedComponents,
     FittedSum,
+    Groups,
     Intercept,
     Polynomial,
     PrincipalComponents,
     Sum,
 )
-from trustsets.basis.partitions import Bins, Groups
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic, Trust
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["FEWEST_TO_LEARN", "BasisChoice", "Learned", "choose_basis"]
 
@@ -40,6 +40,11 @@ __all__ = ["FEWEST_TO_LEARN", "BasisChoice", "Learned", "choose_basis"]
 
 # How many of the largest probabilities a learned function sees.
 _LARGEST_PROBABILITIES = 5
+
+
+def _is_regressor(value: Any) -> bool:
+    has_methods = value is None or (callable(value.fit) and callable(value.predict))
+    return has_methods and not isinstance(value, type)
 
 
 @final
@@ -85,23 +90,19 @@ class Learned(Basis):
     (1000, 4)
     """
 
-    quantiles: tuple[float, ...] = (0.9,)
-    n_components: int = 20
-    n_trees: int = 40
-    n_leaves: int = 12
-    regressor: Any = None
+    quantiles: Annotated[tuple[Open, ...], Rule("must be numbers between 0 and 1", len)] = (0.9,)
+    n_components: Count = 20
+    n_trees: Annotated[int, whole(1, 10_000)] = 40
+    n_leaves: Annotated[int, whole(2, 10_000)] = 12
+    regressor: Annotated[
+        Any, Rule("must be an object with methods fit and predict", _is_regressor)
+    ] = None
 
     def __post_init__(self) -> None:
-        quantiles = np.atleast_1d(np.asarray(self.quantiles, np.float64)).tolist()
-        if not quantiles or not all(0.0 < level < 1.0 for level in quantiles):
-            raise InputError(f"quantiles must lie between 0 and 1; got {self.quantiles!r}.")
-        object.__setattr__(self, "quantiles", tuple(quantiles))
-        check_least(0, n_components=self.n_components)
-        check_least(1, n_trees=self.n_trees)
-        check_least(2, n_leaves=self.n_leaves)
-        for method in ("fit", "predict"):
-            if self.regressor is not None and not hasattr(self.regressor, method):
-                raise InputError(f"regressor must have a method {method}; got {self.regressor!r}.")
+        if fits(self.quantiles, float):
+            object.__setattr__(self, "quantiles", (self.quantiles,))
+        super().__post_init__()
+        object.__setattr__(self, "quantiles", tuple(map(float, self.quantiles)))
 
     learns = True
 

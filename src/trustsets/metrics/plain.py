@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
-__all__ = ["LOCAL", "PlainData", "from_plain", "to_plain"]
-
 LOCAL = {"json": False}
 """Metadata of fields that belong to single samples and are not kept in JSON."""
 
