@@ -29,7 +29,7 @@ SETS = [
     *("cifar100:20b", "cifar100lt:20b", "cifar100:super", "cifar100:15e", "cifar100lt:15e"),
     *("cifar100:10a", "cifar100lt:10a", "ham10000"),
 ]
-SCORES = {"APS": APS(scale="tail"), "softmax": Softmax(scale="tail")}
+SCORES = {"APS": APS(scale="tail"), "softmax": Softmax(scale="tail", floor=0.01)}
 MEASURES = ("coverage", "size", "ert", "ert_under", "class_under")
 
 

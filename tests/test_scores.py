@@ -13,6 +13,7 @@ from trustsets.scores import MarginScore, TopK
 
 SCORES = [
     Softmax(),
+    Softmax(floor=0.3),
     *[APS(own_mass=own) for own in ("exclude", "include", "random")],
     *[RAPS(own_mass=own, lam=0.05, k_reg=2) for own in ("exclude", "include", "random")],
     *[SAPS(own_mass=own, lam=0.15) for own in ("exclude", "include", "random")],
@@ -59,9 +60,10 @@ def slow_score(score, probabilities, label, draw):
             penalty = score.lam * max(0, rank - late - score.k_reg)
             most = score.lam * max(0, len(order) - late - score.k_reg)
             raw, largest, rest = raw + penalty, 1.0 + most, rest + most - penalty
+    floor = getattr(score, "floor", 0.0)
     if score.scale == "raw":
-        return raw
-    return -np.log(max(rest / largest, np.finfo(float).tiny))
+        return max(raw, floor)
+    return max(-np.log(max(rest / largest, np.finfo(float).tiny)), floor)
 
 
 # Probabilities with exact ties and exact zeros: counts over their sum.

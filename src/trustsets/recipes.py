@@ -75,7 +75,7 @@ ALIASES = {"lac": "softmax", "bins": "mondrian"}
 """Other names of scores and methods."""
 
 _OF_BASIS = ("degree", "penalty", "transform", "components")
-_OF_SCORE = ("scale", "own_mass", "lam", "k_reg")
+_OF_SCORE = ("scale", "own_mass", "lam", "k_reg", "floor")
 _WITH_TRUST = ("conditional", "mondrian", "paper", "naive")
 # The grid of "mondrian" grows with the calibration data: this many samples for each cell.
 _SAMPLES_PER_CELL = 50

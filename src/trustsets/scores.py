@@ -118,14 +118,30 @@ def _log_scale(tail: Floats) -> Floats:
 class Softmax(Score):
     """One minus the softmax output of the label: ``s = 1 - p_y`` (also called LAC).
 
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`.
+    floor : float
+        Smaller scores are raised to it. Labels of a probability close to 1 then have equal scores,
+        and fits are fast however sure the classifier is.
+
     Examples
     --------
-    >>> Softmax().matrix(ModelOutputs(probabilities=[[0.75, 0.25]]))
-    array([[0.25, 0.75]])
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]])
+    >>> Softmax().matrix(outputs), Softmax(floor=0.5).matrix(outputs)
+    (array([[0.25, 0.75]]), array([[0.5 , 0.75]]))
     """
 
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(floor=self.floor)
+
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
-        return 1.0 - probabilities if self.scale == "raw" else _log_scale(probabilities)
+        scores = 1.0 - probabilities if self.scale == "raw" else _log_scale(probabilities)
+        return np.maximum(scores, self.floor, out=scores)
 
 
 @final

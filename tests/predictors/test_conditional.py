@@ -47,7 +47,7 @@ def trust():
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "score"), [(19, APS(scale="tail")), (20, Softmax(scale="tail"))]
+    ("n_classes", "score"), [(19, APS(scale="tail")), (20, Softmax(scale="tail", floor=0.01))]
 )
 def test_the_default_score_follows_the_number_of_classes(n_classes, score, make_outputs):
     calibration, test = make_outputs(600, n_classes).split(0.5)

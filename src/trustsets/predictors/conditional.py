@@ -130,9 +130,9 @@ class ConditionalConformal(Predictor):
     Parameters
     ----------
     score : Score or "auto"
-        ``"auto"`` (default) is ``Softmax(scale="tail")`` from 20 classes on, which gives smaller
-        sets, and ``APS(scale="tail")`` with fewer; see `Score` for the scale, and `score_` for the
-        one in use.
+        ``"auto"`` (default) is ``Softmax(scale="tail", floor=0.01)`` from 20 classes on, which
+        gives smaller sets, and ``APS(scale="tail")`` with fewer; see `Score` for the scale, and
+        `score_` for the one in use.
     basis : Basis or "auto"
         Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
         trust score, Trust, whose curvature is penalised; where the outputs have features, also
@@ -265,7 +265,8 @@ class ConditionalConformal(Predictor):
 
     def _default_score(self, n_classes: int) -> Score:
         if isinstance(self.score, str) and self.score == "auto":
-            return Softmax(scale="tail") if n_classes >= _MANY_CLASSES else APS(scale="tail")
+            many = n_classes >= _MANY_CLASSES
+            return Softmax(scale="tail", floor=0.01) if many else APS(scale="tail")
         return super()._default_score(n_classes)
 
     def _default_class_bias(self) -> ClassBias | str | None:
