@@ -133,11 +133,7 @@ class Softmax(Score):
     (array([[0.25, 0.75]]), array([[0.5 , 0.75]]))
     """
 
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_not_negative(floor=self.floor)
+    floor: NotNegative = 0.0
 
     def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
         scores = 1.0 - probabilities if self.scale == "raw" else _log_scale(probabilities)
