@@ -204,6 +204,9 @@ def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
     # Numbers that collide identify nothing: content does.
     collided = ModelOutputs.concat([numbered.take([5]), numbered.take([5])])
     np.testing.assert_array_equal(collided.draw_keys, keys[[5, 5]])
+    # So does content where only some of the samples were given numbers.
+    mixed = ModelOutputs.concat([numbered.take([5]), outputs.take([7])])
+    np.testing.assert_array_equal(mixed.draw_keys, keys[[5, 7]])
 
 
 def test_one_sample_has_an_index():

@@ -130,10 +130,12 @@ def test_no_test_tells_a_gap_that_valid_predictors_have():
 
 def test_the_interval_belongs_to_the_law():
     law = CoverageLaw(0.1)
-    low, high = law.interval(300, 0.9)
-    k = conformal_rank(300, 0.1)
-    assert stats.beta.cdf([low, high], k, 301 - k) == pytest.approx([0.05, 0.95])
-    assert law.interval(5, 0.9) == (1.0, 1.0)
+    for n in (*range(1, 30), 300):
+        k, ends = conformal_rank(n, 0.1), law.interval(n, 0.9)
+        if k > n:  # the sets are full
+            assert ends == (1.0, 1.0)
+        else:
+            assert stats.beta.cdf(ends, k, n + 1 - k) == pytest.approx([0.05, 0.95])
 
 
 @pytest.mark.parametrize(("alpha", "within", "probability"), [(0.1, 0.05, 0.9), (0.3, 0.1, 0.95)])

@@ -94,7 +94,8 @@ def test_the_lines_of_the_page_run(predictors, table, tmp_path):
 
 def test_mistakes_are_told_before_it_starts(predictors, table):
     dataset = ray.data.from_arrow(table)
-    with pytest.raises(InputError, match="alpha"):
-        predict_dataset(dataset, predictors["standard"], alpha=1.5)
+    for alpha in (1.5, [0.1, 0.2]):
+        with pytest.raises(InputError, match="alpha"):
+            predict_dataset(dataset, predictors["standard"], alpha=alpha)
     with pytest.raises(ValueError, match="calibrate"):
         predict_dataset(dataset, StandardConformal())

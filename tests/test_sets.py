@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,16 @@ def test_classes_are_listed_by_score_and_full_sets_say_why():
     assert sets.status.tolist() == [full, full, Status.UNSEEN_GROUP, Status.EXACT]
 
 
+@pytest.mark.parametrize("status", Status)
+def test_the_status_of_a_full_set_tells_an_infinite_threshold_from_a_finite_one(status):
+    words = ("the threshold is infinite", "samples for this alpha", "shares the group")
+    infinite = any(text in status.sentence for text in words)
+    limit = np.array([np.inf if infinite else 0.9])
+    thresholds = Thresholds(limit, np.array([status], np.int8))
+    sets = PredictionSets.from_scores(np.array([[0.1, 0.8]]), thresholds, 0.1)
+    assert sets.status[0] == (status if infinite else Status.ABOVE_ALL_SCORES)
+
+
 @pytest.mark.parametrize("index", [slice(1, None), [1, 2], np.array([False, True, True])])
 def test_a_part_is_again_sets(sets, index):
     part = sets[index]
@@ -55,6 +67,10 @@ def test_tables_hold_names_sizes_and_reasons(sets):
     assert table["set"].to_pylist() == frame["set"].tolist()
     assert table["size"].to_pylist() == [2, 0, 3]
     assert table["status"].to_pylist() == frame["status"].tolist()
+    # Of thresholds by class, a table has the largest.
+    limits = np.random.default_rng(0).normal(size=(3, 3))
+    by_class = replace(sets, thresholds=limits).to_frame()
+    assert by_class["threshold"].tolist() == list(map(max, limits.tolist()))
 
 
 def test_unknown_labels_are_named(sets):

@@ -11,6 +11,7 @@ from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, StackingClassifier, VotingClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
@@ -409,6 +410,9 @@ def test_mistakes_are_named(table):
     bayes = TrustSetClassifier(GaussianNB())
     with pytest.raises(NotCalibratedError, match="call fit, or set prefit"):
         bayes.calibrate(X, y)
+    for method in (bayes.outputs, bayes.predict, bayes.predict_proba, bayes.predict_set):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            method(X)
     for model, call, message in [
         (bayes, {"groups": y[:5]}, r"must have shape \(900,\), one per sample; got \(5,\)"),
         (TrustSetClassifier(GaussianNB(), groups="city"), {}, "'city', but X has the columns"),

@@ -128,6 +128,8 @@ def test_odd_cases(device):
     assert score[0] == 1.0
     assert score[1] == min(3.0 / (DISTANCE_FLOOR * trust.scale_) + 1.0, LARGEST_SCORE)
     assert score[2] == 0.0
+    # So has any name without training points, wherever it sorts among the classes.
+    assert trust.score(np.full((3, 2), 5.0), ["", "aa", "bb"]).tolist() == [0.0, 0.0, 0.0]
     # A single class has no other.
     trust = TrustScore(device=device).fit([[1.0, 0.0], [0.0, 1.0]], ["only", "only"])
     own, other, named = trust.distances([[1.0, 1.0]], ["only"])

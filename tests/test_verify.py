@@ -112,6 +112,19 @@ def test_a_ray_that_is_altered_is_noticed(far):
     assert not failing_conditions(asdict(far) | {"coefficients": 2.0 * far.coefficients})
 
 
+def test_no_other_threshold_can_be_proven():
+    """The slope that balances a fit through another score is too high, or too low."""
+    scores, weight = np.arange(18.0), 0.9
+    numbers = {"alpha": 0.1, "weight": weight, "row": np.ones(1), "phi": np.ones((18, 1))}
+    valid = []
+    for point in range(18):
+        dual = 0.1 * point - 0.9 * (17 - point) - weight
+        forged = {"threshold": scores[point], "coefficients": scores[[point]], "scores": scores}
+        forged |= {"points": np.array([point]), "duals": np.array([dual])}
+        valid += [] if failing_conditions(numbers | forged) else [point]
+    assert valid == [17]  # the 18th of 18 scores: 19 times 0.9, rounded up
+
+
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 def test_files_hold_the_same_numbers(certificate, far, tmp_path, suffix):
     for own in (certificate, far):

@@ -118,7 +118,7 @@ def audit(
     if not check_alphas(alpha)[1]:
         raise InputError(f"alpha must be one number; got {alpha}. Audit one alpha after another.")
     outputs = predictor.calibration_
-    sets = predictor.leave_one_out(float(alpha)) if sets is None else sets
+    sets = predictor.leave_one_out(alpha) if sets is None else sets
     frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
     options["bins"] = frequency | dict(options.get("bins") or {})
     result = evaluate(sets, outputs, **options)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from trustsets._arrays import check_alphas
+from trustsets._arrays import check_alpha
 from trustsets._frames import needed
 from trustsets.files import predict_table
 from trustsets.predictors import Predictor
@@ -51,11 +51,11 @@ def predict_dataset(
         As `predict_table`; write it with ``write_parquet``, or map it further.
     """
     ray = needed("ray", "predict_dataset", "ray")
-    check_alphas(alpha)
+    alpha = check_alpha(alpha)
     predictor.classes_  # noqa: B018 - says here, and not in a worker, that it is not calibrated
     # In a list, so that Ray passes the reference on and does not fetch the predictor for each task.
     shared = [ray.put(predictor)]
-    asked = {"alpha": float(alpha), "ids": tuple(ids), "max_size": max_size}
+    asked = {"alpha": alpha, "ids": tuple(ids), "max_size": max_size}
     return dataset.map_batches(
         _predict_batch,
         batch_size=batch_rows,

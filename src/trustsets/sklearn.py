@@ -1,4 +1,4 @@
-"""The scikit-learn front: a classifier that predicts sets, and scorers of sets for searches.
+"""The scikit-learn front: a classifier that predicts sets.
 
 Reading order: `TrustSetClassifier`; the samples (labels, groups, parameters of fit);
 trained classifiers, also those inside pipelines and searches; the features of the trust score.
@@ -254,6 +254,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def outputs(self, X: Any, y: Any = None, *, groups: Any = None) -> ModelOutputs:
         """The classifier's outputs on `X`, ready for predictors and metrics."""
+        check_is_fitted(self, "encoder_")
         _check_input(X)
         columns = _group_columns(X, self.groups, groups)
         needed = self.predictor_.needed_groups if hasattr(self, "predictor_") else ()

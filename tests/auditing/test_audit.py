@@ -116,6 +116,11 @@ def test_intervals_hold_the_law_of_coverage_given_the_calibration(n, alpha):
     assert min(ends) < 1e-9
 
 
+def test_alpha_is_read_as_everywhere_else():
+    predictor, alpha = StandardConformal().calibrate(simulated()), np.float32(0.2)
+    assert audit(predictor, alpha, **FEW).alpha == predictor.leave_one_out(alpha).alpha == 0.2
+
+
 def test_the_gap_of_groups_that_the_method_adjusts_for_says_nothing():
     """Left-out coverage of its own groups is fixed: any other count fails for sure."""
     outputs = simulated(400)

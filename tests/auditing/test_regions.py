@@ -173,6 +173,18 @@ def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw)
     assert len(result.to_frame()) == len(result)
 
 
+@pytest.mark.parametrize("name", ["confidence", "trust", "true class", "principal component 1"])
+def test_the_name_of_a_group_column_does_not_matter(name, make_samples, draw):
+    outputs, trust = make_samples()
+    site = outputs.groups["site"]
+    covered = draw(site == "c") & draw(outputs.confidence > 0.7, elsewhere=0.99, seed=2)
+    columns = [outputs.with_trust(trust).replace(groups={key: site}) for key in ("site", name)]
+    plain, renamed = (find_regions(covered, item, alpha=0.1).regions for item in columns)
+    assert len(plain) > 1
+    for one, other in zip(plain, renamed, strict=True):
+        np.testing.assert_array_equal(one.members, other.members)
+
+
 @pytest.mark.parametrize("fill", [True, False])
 def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
     outputs, trust = make_samples(100)

@@ -92,13 +92,18 @@ def test_all_covered_or_all_missed_needs_no_classifier(fill, make_samples):
 
 def test_more_categories_than_a_histogram_holds_are_allowed():
     n = 900
-    groups = {"own": np.arange(n) % 600}
+    own = np.random.default_rng(1).permutation(600)[np.arange(n) % 600]
+    groups = {"own": own}
     outputs = ModelOutputs(logits=np.zeros((n, 2)), groups=groups)
     covered = np.random.default_rng(0).random(n) < 0.9
     table, categories = risk_module.classifier_inputs(
-        [Covariate("own", "groups", groups["own"] * 1.0, tuple(map(str, range(600))))]
+        [Covariate("own", "groups", own * 1.0, tuple(map(str, range(600))))]
     )
     assert categories == [0] and table.max() == 254
+    # The rarest become one, and the others stay apart.
+    joined, sizes = table[:, 0] == 254, np.bincount(own)[own]
+    assert sizes[~joined].min() >= sizes[joined].max()
+    assert len({*zip(own[~joined], table[~joined, 0], strict=True)}) == 254
     found = excess_risk(covered, outputs, alpha=0.1, by=("groups",), n_permutations=0)
     assert np.isfinite(found.total.value)
 

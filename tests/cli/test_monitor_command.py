@@ -53,6 +53,9 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
     first = run("monitor", "model.trustsets", "batch0.npz", *one)
     again = run("monitor", "model.trustsets", "batch0.npz", *one)
     assert again.out == first.out and "counted before" in again.err
+    # A batch is its content, whatever its file is called.
+    Path("batch0.npz").rename("renamed.npz")
+    assert run("monitor", "model.trustsets", "renamed.npz", *one).out == first.out
     later = ["--state", "later.trustsets", "--json"]
     bare = json.loads(run("monitor", "model.trustsets", "bare0.npz", *later).out)
     assert (bare["labelled"], bare["pending"], bare["parts"]) == (0, 200, [])

@@ -50,6 +50,9 @@ def test_ends_of_paths() -> None:
     row = np.ones(1)
     path = Sensitivity(model, row, prove_threshold(model, row)).path(8)
     assert path.slopes == (0.0, 1.0)
+    for score in (-3.0, 7.5, 100.0):
+        moved = fit_quantiles(np.ones((9, 1)), np.append(np.arange(8.0), score), 0.1)
+        assert path.at(np.array([score])) == moved.thresholds(row[None]).values
     assert path.reach(100.0).tolist() == [100.0]
     assert path.reach(7.5).tolist() == [7.5]
     assert path.reach(6.0).size == 0  # the second largest score stops it

@@ -8,6 +8,7 @@ import pytest
 
 import trustsets
 from trustsets import ConditionalConformal, evaluate
+from trustsets.auditing import find_regions
 from trustsets.errors import InputError
 from trustsets.report import worst_first
 from trustsets_explorer import exports, samples
@@ -120,6 +121,14 @@ def test_work_ends_between_stages_and_goes_on_from_there(data, monkeypatch):
     assert session.evaluation(state, 0).to_dict() == plain.to_dict()
 
 
+def test_what_was_asked_before_changes_no_number(data):
+    used, setting = Session(data.outputs, data.trust), Setting(method="standard")
+    for alpha, seed in ((0.1, 3), (0.1, 4), (0.2, 3)):
+        state = state_of(setting, alpha, seed)
+        alone = sessions.answer(Session(data.outputs, data.trust), state)
+        assert sessions.answer(used, state) == alone
+
+
 def test_only_the_last_used_values_are_cache():
     cache = Cache(2)
     for key in "abac":
@@ -150,6 +159,17 @@ def test_listed_samples_are_the_worst_of_their_cell(session):
     assert [own["row"] for own in listed["rows"]] == wanted
     assert [own["covered"] for own in listed["rows"]] == found.covered[wanted].tolist()
     assert listed["count"] == table.count[cell] and listed["title"] == table.labels[cell]
+
+
+def test_regions_are_those_of_the_audit_with_their_surest_misses(session):
+    state = state_of(Setting(method="standard"), alpha=0.3)
+    covered, test = session.evaluation(state, 0).covered, session.split(3).test
+    wanted = find_regions(covered, test, alpha=0.3).regions
+    shown = samples.regions(session, state, 0, lambda: None)["regions"]
+    assert [item["sentence"] for item in shown] == [region.sentence for region in wanted]
+    rows = [[row for row in region.members.tolist() if not covered[row]] for region in wanted]
+    surest = [sorted(missed, key=lambda row: -test.confidence[row])[:8] for missed in rows]
+    assert [item["rows"] for item in shown] == surest and len(surest) > 0
 
 
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[3], SETTINGS[6], SETTINGS[10]])

@@ -15,11 +15,6 @@ def test_rank_against_sorting_each_row(make_outputs):
     assert label_ranks(outputs).tolist() == slow
 
 
-def test_rank_puts_the_lower_column_first_among_equals():
-    outputs = ModelOutputs(probabilities=np.full((3, 3), 1 / 3), labels=[0, 1, 2])
-    assert label_ranks(outputs).tolist() == [1, 2, 3]
-
-
 def conf_bins(outputs, count):
     conf = outputs.confidence
     step = (conf.max() - conf.min()) / count

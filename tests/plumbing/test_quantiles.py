@@ -16,11 +16,6 @@ def test_rank_is_exact_for_every_two_digit_alpha():
             assert conformal_rank(n, hundredths / 100) == exact, (n, hundredths)
 
 
-def test_floating_point_gets_the_rank_wrong_here():
-    assert math.ceil(100 * (1 - 0.45)) == 56  # what the obvious code does
-    assert conformal_rank(99, 0.45) == 55
-
-
 def test_quantile_past_n_is_infinite():
     scores = np.arange(8.0)
     assert conformal_quantile(scores, 0.1) == np.inf

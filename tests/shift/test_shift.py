@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from scipy.special import kolmogorov
 
 from trustsets import (
     APS,
@@ -34,6 +35,7 @@ from trustsets.shift import (
     _normalised,
     estimate_prevalence,
     estimate_weights,
+    same_distribution,
 )
 from trustsets.status import Status
 
@@ -319,6 +321,33 @@ def test_intervals_of_prevalences_contain_the_true_values():
     np.testing.assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), stated, rtol=0.35)
     # False warnings are few.
     assert not any(result.doubts() for result in results)
+
+
+def test_variances_of_prevalences_are_those_of_both_samples():
+    """They add up, and each is halved where its own samples come twice."""
+    samples = bayes(OLD, 1500, 0), bayes(NEW, 300, 1)
+
+    def variance(*times):
+        counts = [np.tile(np.arange(len(part)), t) for part, t in zip(samples, times, strict=True)]
+        found = estimate_prevalence(*map(ModelOutputs.take, samples, counts))
+        return (found.high - found.low) ** 2
+
+    whole = variance(1, 1)
+    halves = [whole - variance(2, 1), whole - variance(1, 2)]
+    assert np.min(halves / whole) > 0.01
+    np.testing.assert_allclose(2.0 * np.sum(halves, axis=0), whole, rtol=0.01)
+
+
+def test_distributions_with_ties_are_compared_at_every_value():
+    rng = np.random.default_rng(0)
+    old, new, weights = rng.integers(5, size=80) / 4, rng.integers(5, size=60) / 4, rng.random(80)
+    gaps = [
+        abs(weights[old <= value].sum() / weights.sum() - np.mean(new <= value)) for value in old
+    ]
+    size = weights.sum() ** 2 / np.sum(weights**2)
+    expected = kolmogorov(np.sqrt(size * 60 / (size + 60)) * max(gaps))
+    assert same_distribution(old, weights, new) == pytest.approx(expected, rel=1e-9)
+    assert same_distribution(old, np.ones(80), old) == 1.0
 
 
 @pytest.mark.parametrize("count", [1, 2, 49])

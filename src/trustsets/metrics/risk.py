@@ -272,7 +272,14 @@ def covariates(
             columns += _columns(kind, outputs, sizes, n_components, learn)
     if not columns:
         raise InputError("by must name at least one kind of column.")
-    return columns
+    # Conditions find their column by its name, and a group column may be called as another is.
+    taken = {item.name for item in columns if item.kind != "groups"}
+    return [
+        replace(item, name=f"group {item.name}")
+        if item.kind == "groups" and item.name in taken
+        else item
+        for item in columns
+    ]
 
 
 def _columns(
