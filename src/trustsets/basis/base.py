@@ -16,7 +16,7 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Codes, Floats, floating_matrix
-from trustsets._blocks import for_each_block
+from trustsets._blocks import for_each_block, one_blas_thread
 from trustsets._checks import check_least, check_not_negative
 from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError
@@ -488,6 +488,7 @@ def _exact_directions(features: Array, count: int) -> tuple[Floats, Floats, Floa
     return pca.mean_, pca.components_, np.sqrt(pca.explained_variance_)
 
 
+@one_blas_thread  # also so that the last digits do not depend on the number of cores
 def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Floats]:
     """The same from at most `_MOST_NUMBERS` numbers, by subspace iteration.
 
