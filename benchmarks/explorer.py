@@ -1,9 +1,10 @@
 """Response times of the explorer over random moves of its parameters, and the memory it holds.
 
-Run with ``python benchmarks/explorer.py [--moves 200] [--n 20000] [--classes 100]``. Half of the
-samples are for calibration, half are tested. Where the numbers take long, the page shows those of
-the first test samples before those of all: both are timed from the move on, up to the JSON text,
-which the server adds a millisecond or two to. The words of the verdict come after. Wall time
+Run with ``python benchmarks/explorer.py [--basis auto] [--moves 200] [--n 20000] [--classes 100]``.
+``auto`` is the page's default predictor; ``polynomial`` has moves of its degree and penalty, too.
+Half of the samples are for calibration, half are tested. Where the numbers take long, the page
+shows those of the first test samples before those of all: both are timed from the move on, up to
+the JSON text, which the server adds a millisecond or two to. The verdict comes after. Wall time
 depends on what else the machine does; processor time, summed over threads, does not.
 """
 
@@ -21,14 +22,12 @@ from rich.table import Table
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets.engine import warm_up
-from trustsets_explorer.session import SLIDER, Session, answer, first_answer
+from trustsets_explorer.session import SLIDER, Session, answer, first_answer, nearest_alphas
 from trustsets_explorer.state import Setting, State
 
-START = State((Setting(basis="polynomial", degree=5),))
 DIMENSION = 24
-# The page prepares the nearest alphas when nothing has moved for some seconds.
-RESTED = "alpha, after a rest"
-FIRST = "first numbers of any move"
+# The page prepares the nearest alphas while nobody asks.
+RESTED = "alpha, prepared"
 
 
 def simulated(n: int, n_train: int, n_classes: int) -> tuple[ModelOutputs, Any]:
@@ -61,15 +60,18 @@ def change(draw: random.Random, **choices: list[Any]) -> Callable[[State], State
     return move
 
 
-def moves_of(draw: random.Random) -> dict[str, Callable[[State], State]]:
+def moves_of(draw: random.Random, basis: str) -> dict[str, Callable[[State], State]]:
     """The parameters, by name, as functions of a state."""
     two, one = ("confidence", "trust"), ("confidence",)
-    return {
-        "alpha": lambda state: replace(state, alpha=draw.choice(SLIDER[:60])),
-        RESTED: lambda state: replace(state, alpha=draw.choice(near(state.alpha))),
+    functions = {
         "degree": change(draw, degree=[2, 3, 4, 5, 6]),
         "penalty": change(draw, penalty=[0.0, 2.0, 10.0, 40.0]),
         "statistics": change(draw, statistics=[two, one, ("entropy", "trust")]),
+    }
+    return {
+        "alpha": lambda state: replace(state, alpha=draw.choice(SLIDER[:60])),
+        RESTED: lambda state: replace(state, alpha=draw.choice(near(state.alpha))),
+        **(functions if basis == "polynomial" else {}),
         "score": change(draw, score=["aps", "raps", "softmax"]),
         "temperature": change(draw, temperature=[None, 0.7, 1.5]),
         "method": change(draw, method=["standard", "class", "bins", "clustered", "conditional"]),
@@ -82,15 +84,14 @@ def near(alpha: float) -> list[float]:
     return [other for other in SLIDER if 0.0 < abs(other - alpha) < 0.0401]
 
 
-def timed(session: Session, state: State) -> Any:
-    """Wall and processor milliseconds until the first numbers, and until those of all samples."""
+def timed(session: Session, state: State) -> tuple[float, float, float]:
+    """Milliseconds until the first numbers, until those of all samples, and of the processor."""
     wall, processor = time.perf_counter(), time.process_time()
-    times = []
-    for ask in (first_answer, answer):
-        ask(session, state)
-        passed = time.perf_counter() - wall, time.process_time() - processor
-        times.append((1e3 * passed[0], 1e3 * passed[1]))
-    return times
+    first_answer(session, state)
+    first = time.perf_counter() - wall
+    answer(session, state)
+    passed = time.perf_counter() - wall, time.process_time() - processor
+    return 1e3 * first, 1e3 * passed[0], 1e3 * passed[1]
 
 
 def memory() -> float:
@@ -98,11 +99,13 @@ def memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, float]]], Any]:
+def measure(
+    session: Session, start: State, count: int
+) -> tuple[dict[str, list[tuple[float, float, float]]], list[float]]:
     """Times of random moves by kind, and the memory before, halfway and after them."""
     draw = random.Random(0)
-    moves, state = moves_of(draw), START
-    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in [*moves, FIRST]}
+    moves, state = moves_of(draw, start.settings[0].basis), start
+    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in moves}
     timed(session, state)
     held = [memory()]
     # Each kind as often, in a random order; a method that lacks a parameter goes back first.
@@ -110,15 +113,13 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
     draw.shuffle(order)
     for number, name in enumerate(order):
         if state.settings[0].method != "conditional":
-            state = replace(state, settings=START.settings)
+            state = replace(state, settings=start.settings)
             answer(session, state)
-        if name == RESTED:
-            for coming in session.prepare_alphas(state):
-                answer(session, coming)
-        state = moves[name](state)
-        first, whole = timed(session, state)
-        measured[FIRST].append(first)
-        measured[name].append(whole)
+        following = moves[name](state)
+        if name == RESTED and following in nearest_alphas(state):
+            answer(session, following)
+        state = following
+        measured[name].append(timed(session, state))
         if number in (len(order) // 2, len(order) - 1):
             held.append(memory())
     return measured, held
@@ -127,21 +128,21 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
 def main() -> None:
     """Measure, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--basis", choices=("auto", "polynomial"), default="auto")
     for name, default in (("moves", 200), ("n", 20000), ("train", 10000), ("classes", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     warm_up()
     outputs, trust = simulated(options.n, options.train, options.classes)
-    measured, held = measure(Session(outputs, trust), options.moves)
-    title = f"{options.n:,} samples, {options.classes} classes: milliseconds an answer"
-    table = Table(
-        "move", "count", "wall, median", "wall, 95%", "cpu, median", "cpu, 95%", title=title
-    )
-    everything = [pair for name, times in measured.items() if name != FIRST for pair in times]
-    for name, times in [*measured.items(), ("all", everything)]:
-        wall, cpu = np.array(times).T
-        ends = [np.quantile(column, share) for column in (wall, cpu) for share in (0.5, 0.95)]
-        table.add_row(name, str(len(times)), *(f"{end:.0f}" for end in ends))
+    start = State((Setting(basis=options.basis),))
+    measured, held = measure(Session(outputs, trust), start, options.moves)
+    size = f"{options.n:,} samples, {options.classes} classes, basis {options.basis}"
+    columns = [f"{kind} {share}" for kind in ("first", "all", "cpu") for share in ("50%", "95%")]
+    table = Table("move", "count", *columns, title=f"{size}: milliseconds an answer")
+    everything = [times for moved in measured.values() for times in moved]
+    for name, moved in [*measured.items(), ("any", everything)]:
+        ends = np.quantile(moved, (0.5, 0.95), axis=0).T.ravel()
+        table.add_row(name, str(len(moved)), *(f"{end:.0f}" for end in ends))
     console = Console()
     console.print(table)
     console.print(

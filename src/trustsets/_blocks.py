@@ -1,4 +1,4 @@
-"""Row-wise work in cache-sized blocks, in threads.
+"""Row-wise work in cache-sized blocks, in threads; and BLAS without threads of its own.
 
 Every result depends on its own row alone, so neither the block size nor the number of threads can
 change it.
@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ContextDecorator
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +57,45 @@ def in_threads(
 
 def _mark_thread() -> None:
     _thread.is_worker = True
+
+
+class _OneBlasThread(ContextDecorator):
+    """Keeps BLAS to one thread; threads may enter and leave it in any order.
+
+    A number of BLAS threads counts for the whole process. If each of several threads restored what
+    it met, the last one could restore the limit of another: so the first sets it, and the last one
+    to leave restores what was before.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limit = _blas().limit(limits=1)
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
+
+
+one_blas_thread: Any = _OneBlasThread()
+"""For factorisations of a few dozen columns: threads of BLAS wait for each other longer than they
+compute, ten times as long where all cores are busy."""
+
+
+@cache
+def _blas() -> Any:
+    """The BLAS of NumPy and that of SciPy; to look for them takes milliseconds."""
+    import scipy.linalg  # noqa: F401  (only what is loaded can be limited)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def row_numbers(

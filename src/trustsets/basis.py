@@ -34,7 +34,7 @@ from trustsets._arrays import (
     texts_of,
     whole,
 )
-from trustsets._blocks import for_each_block
+from trustsets._blocks import for_each_block, one_blas_thread
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
@@ -504,6 +504,7 @@ def _exact_directions(features: Array, count: int) -> tuple[Floats, Floats, Floa
     return pca.mean_, pca.components_, np.sqrt(pca.explained_variance_)
 
 
+@one_blas_thread  # also so that the last digits do not depend on the number of cores
 def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Floats]:
     """The same from at most `_MOST_NUMBERS` numbers, by subspace iteration.
 

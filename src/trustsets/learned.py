@@ -14,7 +14,7 @@ from typing import Annotated, Any, final
 import numpy as np
 
 from trustsets._arrays import Array, Codes, Count, Floats, Open, Rule, fits, whole
-from trustsets._blocks import for_each_block
+from trustsets._blocks import for_each_block, one_blas_thread
 from trustsets._draws import Stream, row_uniforms
 from trustsets.basis import (
     Basis,
@@ -495,7 +495,8 @@ def _held_out_losses(
         for k in range(FOLDS):
             rows = np.vstack([phi[fold != k], penalty, -penalty])
             padded = np.concatenate([sample_scores[fold != k], np.zeros(2 * len(penalty))])
-            model = fit_quantiles(rows, padded, alpha=ALPHA)
+            with one_blas_thread:
+                model = fit_quantiles(rows, padded, alpha=ALPHA)
             fit = model.thresholds(phi[fold == k], weight=0.0).values
             # A sample with a basis function that is zero in the other folds has no finite
             # threshold. It counts as one at the largest score: the set is full either way.

@@ -41,6 +41,7 @@ from trustsets_explorer.session import (
     Superseded,
     answer,
     first_answer,
+    nearest_alphas,
     words,
 )
 from trustsets_explorer.state import State
@@ -55,8 +56,8 @@ _MOST_RECORDS, _RECORD_SECONDS = 20, 60.0
 _MOST_BYTES = 16 << 10
 # Small images in the cache, each below a megabyte.
 _MOST_IMAGES = 64
-# Lanes of questions: at most eight for each open page.
-_MOST_LANES = 256
+# Lanes of questions: at most eight for each open page, and one for the time of the last of all.
+_MOST_LANES, _REQUESTS = 256, "requests"
 # Seconds without a question after which the next moves of alpha are prepared.
 _IDLE = 0.3
 _LARGEST_WHOLE = 2**31
@@ -336,6 +337,8 @@ async def _act(shared: _Shared, request: Request) -> Response:
         return _refused("requests must be application/json.", 415)
     try:
         query = _read(await _body(request), shared, action)
+        asked = time.monotonic_ns()
+        shared.note(_REQUESTS, asked)
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(shared.worker, _run, shared, query)
         query.check()
@@ -345,23 +348,23 @@ async def _act(shared: _Shared, request: Request) -> Response:
         return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
     except (TrustSetsError, ClientDisconnect) as error:
         return _refused(str(error), 400)
-    if action in ("first", "answer"):
-        shared.idle.submit(_prepare, shared, query)
+    shared.idle.submit(_prepare, shared, query.state, asked)
     return result if isinstance(result, Response) else JSONResponse(result)
 
 
-def _prepare(shared: _Shared, query: Query) -> None:
-    """Make the next moves of alpha fast, unless something newer has come."""
+def _prepare(shared: _Shared, state: State, asked: int) -> None:
+    """Make the next moves of alpha fast, until a page asks something else."""
+    check = partial(shared.check, (_REQUESTS,), asked)
     try:
         end = time.monotonic() + _IDLE
         while time.monotonic() < end:
-            query.check()
+            check()
             time.sleep(_IDLE / 20)
-        for state in shared.session.prepare_alphas(query.state, query.check):
-            # On the worker, where a newer question ends it after the stage it is in.
-            shared.worker.submit(answer, shared.session, state, query.check).result()
+        for coming in nearest_alphas(state):
+            # On the worker, where a question ends it after the stage it is in.
+            shared.worker.submit(answer, shared.session, coming, check).result()
     except (Superseded, RuntimeError):
-        return  # something newer has come, or the program ends and takes no more work
+        return  # something was asked, or the program ends and takes no more work
     except Exception:
         # Nobody waits for this, and the next question does without it.
         _log.warning("preparing other alphas failed", exc_info=True)

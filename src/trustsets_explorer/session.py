@@ -1,10 +1,11 @@
 """The data, and what was computed from them: splits, predictors, evaluations of sets.
 
 All of it is cached, the least recently used first to go: at most three splits (each a copy of the
-held-out outputs), six predictors (each with its calibration problem and up to 24 fits, about 5 MB
-each at 21 basis functions), the evaluations of 200 methods (9 bytes a test sample) and the answers
-of 200 states (some 60 kB). What takes long is done in stages, and `check` is called between them:
-it raises `Superseded` when a newer state has come.
+held-out outputs), six predictors (each with its calibration problem and up to 24 fits; a fit of the
+default predictor takes 4 MB with 10,000 calibration samples, so that all take 600 MB at most), the
+evaluations of 200 methods (9 bytes a test sample) and the answers of 200 states (some 60 kB). What
+takes long is done in stages, and `check` is called between them: it raises `Superseded` when a
+newer state has come.
 """
 
 import json
@@ -25,7 +26,7 @@ from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics import Binned, Evaluation, evaluate, to_plain
 from trustsets.outputs import ModelOutputs, SupportsTrust
 from trustsets.plots import deepest_coverage
-from trustsets.predictors import ConditionalConformal, Predictor
+from trustsets.predictors import Predictor
 from trustsets.report import (
     bin_lists,
     division_names,
@@ -53,9 +54,9 @@ _MOST_SPLITS, _MOST_PREDICTORS, _MOST_STATES, _MOST_UNFINISHED = 3, 6, 200, 4
 # Seconds after which the numbers of the first test samples are shown until those of all are there.
 _FIRST_SECONDS, _FIRST_SAMPLES = 0.2, 1000
 # Seconds of a stage, for which a newer question waits at most, and fewest and most test samples.
-_STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (100, 2500)
+_STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (10, 2500)
 # Nearest alphas of the slider whose answers are made while nobody asks.
-_PREPARED = 20
+_PREPARED = 40
 # Strips of equal confidence that the test samples are gone through in.
 _STRIPS = 40
 # Resamples behind the intervals.
@@ -258,18 +259,11 @@ class Session:
             stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
         return outcome
 
-    def prepare_alphas(self, state: State, check: Check = lambda: None) -> list[State]:
-        """Fit along the alphas of the slider; returns the states whose answers come next.
 
-        It may run beside other work: it changes only the fits of predictors that are there.
-        """
-        for setting in state.settings:
-            check()
-            predictor = self._predictors.get((setting.used, state.seed))
-            if isinstance(predictor, ConditionalConformal):
-                predictor.predict_set(self.split(state.seed).test[0], alpha=SLIDER)
-        nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
-        return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
+def nearest_alphas(state: State) -> list[State]:
+    """The state at the alphas of the slider that it may move to next, the nearest first."""
+    nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
+    return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
 
 
 # What a tooltip shows of each bin.
@@ -295,16 +289,15 @@ def first_answer(session: Session, state: State, check: Check = lambda: None) ->
     return answer(session, state, check)
 
 
-def words(session: Session, state: State, check: Check = lambda: None) -> dict[str, str]:
-    """The report's verdict on the methods; not in `answer`, because its tests take a while."""
+def words(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
+    """The report's verdict, by headings; not in `answer`, because its tests take a while."""
     evaluations = session.evaluations(state, check)
     check()
     predictors = {
         name: session.predictor(setting, state.seed)
         for name, setting in zip(state.names, state.settings, strict=True)
     }
-    sections = verdict(evaluations, predictors)
-    return {"verdict": " ".join(text for _, section in sections for text in section)}
+    return {"verdict": verdict(evaluations, predictors)}
 
 
 def _shown(session: Session, state: State, evaluations: dict[str, Evaluation]) -> str:

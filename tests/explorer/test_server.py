@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import threading
 import time
 
 import numpy as np
@@ -14,7 +15,7 @@ from trustsets import ModelOutputs
 from trustsets_explorer import server
 from trustsets_explorer.samples import Gallery
 from trustsets_explorer.server import make_app
-from trustsets_explorer.session import Session
+from trustsets_explorer.session import Session, Superseded
 
 TOKEN, PORT = "a-token-of-some-length", 4321
 HOST = f"127.0.0.1:{PORT}"
@@ -150,7 +151,7 @@ def test_every_action_answers(client, state):
     listed = of("list", index=1, table="class", bin=0).json()
     row = listed["rows"][0]["row"]
     assert of("sample", row=row).json()["row"] == row
-    assert of("words").json()["verdict"].startswith("A prediction set")
+    assert of("words").json()["verdict"][0][1][0].startswith("A prediction set")
     assert "regions" in of("regions").json()
     assert "calibrate" in of("code").json()["command"]
     assert len(of("predictor").content) > 1000
@@ -195,25 +196,56 @@ def test_a_thousand_odd_requests_never_make_the_server_fail(client, state):
 
 
 def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
-    """Their answers are in the cache after a rest; a newer question ends the preparation."""
+    """Their answers are in the cache after a rest; any question ends the preparation."""
     monkeypatch.setattr(server, "_IDLE", 0.0)
     session = small_session()
     shared = server._Shared(session, Gallery(None), {})
-    body = {"client": CLIENT, "generation": 5, "state": state}
-    query = server._read(json.dumps(body).encode(), shared, "answer")
-    server._prepare(shared, query)
+    shared.note(server._REQUESTS, 5)
+    server._prepare(shared, session.first_state, 5)
     prepared = {state.alpha for state in session.answers}
-    assert len(prepared) == 20 and max(abs(alpha - 0.1) for alpha in prepared) < 0.06
+    assert len(prepared) == 40 and max(abs(alpha - 0.1) for alpha in prepared) < 0.11
     session.answers.clear()
     session._evaluations.clear()
-    server._read(json.dumps(body | {"generation": 6}).encode(), shared, "answer")
-    server._prepare(shared, query)
+    shared.note(server._REQUESTS, 6)
+    server._prepare(shared, session.first_state, 5)
     assert not session._evaluations and not session.answers
-    # A move of the page is enough: its first question is often the only one.
+    # A move of the page is enough: its first question is often the only one. And a question about
+    # a sample neither waits for the other alphas nor is the last time that they are prepared.
     app = make_app(session, Gallery(None), TOKEN, PORT, {})
     with TestClient(app, base_url=f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}) as client:
-        assert ask(client, "first", state).status_code == 200
-        end = time.monotonic() + 60.0
-        while len(session.answers) < 20 and time.monotonic() < end:
-            time.sleep(0.02)
-    assert len(session.answers) == 20
+        for action in ("first", "sample"):
+            session.answers.clear()
+            assert ask(client, action, state).status_code == 200
+            end = time.monotonic() + 60.0
+            while len(session.answers) < 40 and time.monotonic() < end:
+                time.sleep(0.02)
+            assert len(session.answers) == 40
+
+
+def test_a_question_ends_the_preparation_of_alphas(state, monkeypatch):
+    monkeypatch.setattr(server, "_IDLE", 0.0)
+    session, started, asked = small_session(), threading.Event(), threading.Event()
+    ended, note = [], server._Shared.note
+
+    def slow_answer(session, state, check):
+        started.set()
+        assert asked.wait(60.0)
+        try:
+            check()
+        except Superseded:
+            ended.append(state.alpha)
+            raise
+
+    def slow_note(shared, lane, generation):
+        note(shared, lane, generation)
+        if started.is_set() and lane == server._REQUESTS:
+            asked.set()
+
+    monkeypatch.setattr(server, "answer", slow_answer)
+    monkeypatch.setattr(server._Shared, "note", slow_note)
+    app = make_app(session, Gallery(None), TOKEN, PORT, {})
+    with TestClient(app, base_url=f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}) as client:
+        assert ask(client, "code", state).status_code == 200
+        assert started.wait(60.0)
+        assert ask(client, "sample", state).status_code == 200
+    assert ended == [0.1]

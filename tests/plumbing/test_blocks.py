@@ -1,6 +1,7 @@
-"""Work in blocks equals work on all rows at once; and how many threads a process uses."""
+"""Work in blocks equals work on all rows at once; and how many threads a process and BLAS use."""
 
 import os
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -42,3 +43,23 @@ def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype):
     found = row_numbers(lambda rows: table[rows].max(axis=1), 50, 3, dtype)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, table.max(axis=1))
+
+
+def test_blas_has_its_threads_back_when_the_last_user_leaves():
+    """Also after an error, and if the first one to come leaves first."""
+    pools = blocks._blas()
+
+    def numbers():
+        return {pool["num_threads"] for pool in pools.info()}
+
+    first, second = ExitStack(), ExitStack()
+    with pools.limit(limits=2):
+        for user in (first, second):
+            user.enter_context(blocks.one_blas_thread)
+        first.close()
+        assert numbers() == {1}
+        second.close()
+        assert numbers() == {2}
+        with pytest.raises(ZeroDivisionError), blocks.one_blas_thread:
+            raise ZeroDivisionError
+        assert numbers() == {2}

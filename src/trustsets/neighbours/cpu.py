@@ -7,16 +7,14 @@ where the compiled kernels at the end of this file read it back.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float32, float64, int32
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from trustsets._arrays import Floats, read_only
-from trustsets._blocks import available_cores
+from trustsets._blocks import available_cores, one_blas_thread
 from trustsets._progress import Advance
 from trustsets.engine.compiled import entry, inner
 from trustsets.neighbours.sketch import (
@@ -144,7 +142,7 @@ class ExactSearch:
             return block.counts
 
         # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
-        with _blas().limit(limits=1):
+        with one_blas_thread:
             # Queries of one class are read together.
             order = np.argsort(queries.own_class, kind="stable")
             if n <= self._few:
@@ -236,12 +234,6 @@ class ExactSearch:
                 np.matmul(head, points.T, out=products)
                 tile, unit = (products, first, some), self.sketch.unit
                 scan(tile, block.queries, self._reference, skipped, state, unit, block.counts)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The BLAS of NumPy, which is loaded before this: to look for it takes milliseconds."""
-    return ThreadpoolController().select(user_api="blas")
 
 
 # The compiled inner loops. Rows are passed as an array and a row number, not as a view: a view of

@@ -41,6 +41,7 @@ from trustsets._arrays import (
     column,
     read_only,
 )
+from trustsets._blocks import one_blas_thread
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
@@ -989,6 +990,7 @@ def _resolve_temperature(
     return float(value)
 
 
+@one_blas_thread
 def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
     """The fitted class biases, or None where nothing is to be added."""
     if value is None or (isinstance(value, ClassBias) and value.is_fitted):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats, read_only
+from trustsets._blocks import one_blas_thread
 from trustsets.basis import FittedBasis
 from trustsets.engine import (
     QuantileModel,
@@ -200,6 +201,7 @@ class CalibrationProblem:
             del self._fits[next(iter(self._fits))]
         self._fits[key] = model
 
+    @one_blas_thread
     def _fit_from_start(self, alpha: float, multiple: float) -> QuantileModel:
         """Fit from stored basic points, if they are optimal, or from a fit at another alpha.
 
@@ -235,6 +237,7 @@ class CalibrationProblem:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
         return [self.fit(factor * alpha, multiple) for factor, multiple in self.limits]
 
+    @one_blas_thread
     def prepare_along(self, alphas: Alphas) -> None:
         """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
         grid = np.unique(alphas)
@@ -295,6 +298,7 @@ class CalibrationProblem:
         thresholds, back = nested_thresholds(parts, alphas), np.argsort(self.order)
         return Thresholds(thresholds.values[back], thresholds.status[back])
 
+    @one_blas_thread
     def sample_alpha_fits(
         self, name: Hashable, scores: Floats, alphas: Floats
     ) -> list[tuple[float, QuantileModel]]:

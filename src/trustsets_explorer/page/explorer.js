@@ -76,7 +76,8 @@ async function tell(asked) {
   one("#verdict").setAttribute("aria-busy", "true");
   const words = await ask("words");
   if (waiting !== asked || !words?.verdict) return;
-  one("#verdict .verdict").textContent = words.verdict;
+  const parts = words.verdict.map(([heading, sentences]) => make("div", {}, make("dt", {}, heading), sentences.map((sentence) => make("dd", {}, sentence))));
+  one("#verdict dl").replaceChildren(...parts);
   one("#verdict").setAttribute("aria-busy", "false");
 }
 
@@ -140,7 +141,7 @@ async function save(index) {
   one("#exported").textContent = "Preparing the file …";
   const reply = await send("predictor", { state: shown.state, index });
   if (!reply.ok) return (one("#exported").textContent = await reply.text());
-  if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Given up, because a parameter was moved.");
+  if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Cancelled, because a parameter changed.");
   const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: "model.trustsets" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);

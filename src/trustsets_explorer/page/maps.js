@@ -100,7 +100,7 @@ export function drawMaps(answer, open) {
       return make("figure", {},
         answer.methods.length > 1 ? make("figcaption", {}, swatch(index), map.method) : null,
         heatmap(map, division.name, index, answer.tables[map.method][division.name], open),
-        make("p", { class: "axes" }, `Across: ${map.axes[0]}. Upwards: ${map.axes[1]}.`));
+        make("p", { class: "axes" }, `Horizontal: ${map.axes[0]}. Vertical: ${map.axes[1]}.`));
     })))));
 }
 
