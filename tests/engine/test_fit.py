@@ -80,11 +80,12 @@ def test_each_solver_takes_over_where_the_one_before_fails(monkeypatch: pytest.M
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
     by_descent = model.thresholds(tests)
     np.testing.assert_allclose(by_descent.values, expected.values, atol=1e-9)
-    honest, nothing = model_module.fit_extreme, (CAPPED, None)
+    honest, nothing = model_module.fit_extreme, (CAPPED, None, np.empty(0))
 
     def without_proof(*arguments: Any) -> object:
-        status, vertex = honest(*arguments)
-        return status, vertex and vertex._replace(certificate=Certificate(1.0, 0.0, 0.0, 1))
+        status, vertex, edge = honest(*arguments)
+        unproven = vertex and replace(vertex, certificate=Certificate(1.0, 0.0, 0.0, 1))
+        return status, unproven, edge
 
     def fails(problem: Problem, *rest: object) -> object:
         return nothing if problem is model._problem else honest(problem, *rest)

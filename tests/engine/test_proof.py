@@ -91,7 +91,7 @@ def test_what_cannot_be_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     model = fit_quantiles(np.ones((30, 1)), np.arange(30.0), 0.1)
     with pytest.raises(InputError, match="phi_x must be one row, got 2"):
         prove_threshold(model, [[1.0], [1.0]])
-    monkeypatch.setattr(proof_module, "fit_extreme", lambda *_: (CAPPED, None))
+    monkeypatch.setattr(proof_module, "fit_extreme", lambda *_: (CAPPED, None, np.empty(0)))
     with pytest.raises(TrustSetsError, match="rounding errors prevent a proof"):
         prove_threshold(model, [1.0])
     object.__setattr__(model, "_resolution", 2.0**-12)

@@ -12,6 +12,7 @@ therefore that of the whole problem, and if no fixed point has changed side the 
 Where that fails, HiGHS solves the linear program of all points (`solve_as_program`).
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from trustsets.engine.fit import (
     PROGRAM_SIZE,
     UNBOUNDED,
     ActiveSet,
-    Certificate,
+    Vertex,
     certify,
     descend,
     loss_slopes,
@@ -79,14 +80,6 @@ def choose_sample(
     return WeightedSample(points[sorting], weights[sorting])
 
 
-class ExtremeVertex(NamedTuple):
-    """The optimal vertex of an extreme test point, by row numbers of the problem."""
-
-    basic_points: IntArray
-    inverse: FloatArray
-    certificate: Certificate
-
-
 class Centre(NamedTuple):
     """A vertex around which the active set of a round is chosen."""
 
@@ -106,23 +99,17 @@ def fit_extreme(
     sample: WeightedSample,
     goal: FloatArray,
     solved: list[Solved],
-) -> tuple[int, ExtremeVertex | None]:
-    """Solve the problem with the linear term `goal`: status, and the vertex if it is `OPTIMAL`.
+) -> tuple[int, Vertex | None, FloatArray]:
+    """Solve the problem with the linear term `goal`: status, vertex if `OPTIMAL`, and last edge.
 
-    `UNBOUNDED` means that no vertex is optimal, because the dual has no feasible point. Goals that
-    were `solved` before may shorten the way. The optimum is unique, so it does not depend on them.
+    `UNBOUNDED` means that no vertex is optimal, because the dual has no feasible point: along the
+    last edge the objective falls without bound. Residuals of the vertex are those of the points
+    active at last. Goals that were `solved` before may shorten the way. The optimum is unique, so
+    it does not depend on them.
     """
     fit = _ExtremeFit(problem, scan_order, sample, goal, solved)
     status = fit.run()
-    return status, fit.certified() if status == OPTIMAL else None
-
-
-def find_ray(
-    problem: Problem, scan_order: ScanOrder, sample: WeightedSample, goal: FloatArray
-) -> FloatArray | None:
-    """Direction in which the objective with the linear term `goal` falls without bound, or None."""
-    fit = _ExtremeFit(problem, scan_order, sample, goal, [])
-    return fit.edge if fit.run() == UNBOUNDED else None
+    return status, fit.certified() if status == OPTIMAL else None, fit.edge
 
 
 class _ExtremeFit(ActiveSet):
@@ -257,11 +244,11 @@ class _ExtremeFit(ActiveSet):
             size = BIG_GROWTH * max(self.n_solved, SAMPLE_SIZE)
             self.sample = choose_sample(self.problem, self.scan_order, size)
 
-    def certified(self) -> ExtremeVertex:
+    def certified(self) -> Vertex:
         """The last solution with its certificate, over the active points."""
         local, part = np.searchsorted(self.active, self.basic), self.data.take(self.active)
         vertex = certify(part, self.alpha, local, self.linear, self.pivots)
-        return ExtremeVertex(self.basic, vertex.inverse, vertex.certificate)
+        return replace(vertex, basic_points=self.basic)
 
 
 def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:

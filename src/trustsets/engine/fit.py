@@ -5,7 +5,7 @@ multiplicity of point i. Three parts work together:
 
 - the *descent* goes from vertex to vertex down the steepest edge (`descend`);
 - the *active set* reduces a large problem to few of its points and checks the solution against all
-  of them (`ActiveSet`), which is also how extreme test points and linear programs are solved;
+  of them (`ActiveSet`), which is also how extreme test points are solved;
 - the *certificate* proves the vertex at the end optimal (`certify`).
 
 The vector `linear` contains the goal of a test point, where there is one, and points that are fixed
@@ -68,6 +68,8 @@ CORE_SIZE = 3000  # Problems with up to this many points are solved as a whole.
 ACTIVE_FACTOR = 1.0
 # Growth of the active set when points changed side, and when it is not known which are missing.
 GROWTH, BIG_GROWTH = 1.5, 8.0
+# With more points than this on the wrong side, a solution is no better centre than the last one.
+FEW_WRONG = 200
 LEVERAGE_FACTOR = 20  # Points of largest leverage that are always active, in units of the rank.
 # A row depends on those chosen before it if its part outside them is below this share.
 INDEPENDENT_TOL = 1e-8
@@ -489,7 +491,7 @@ def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
 
 
 class ActiveSet(ABC):
-    """The loop that the base fit, extreme test points and the linear program share.
+    """The loop that the base fit and extreme test points share.
 
     Points outside the active set are fixed on their side of a centre, so that they enter the
     problem only through the sum of their slopes. The problem is solved over the active points. If
@@ -621,6 +623,10 @@ class _BaseFit(ActiveSet):
         return np.flatnonzero(is_wrong)
 
     def recentre(self, wrong: IntArray) -> None:
+        if len(wrong) > FEW_WRONG:
+            # Only active points resisted, so the solution ran away from the centre: keep that.
+            self.enlarge()
+            return
         self.basic, self.residuals = self.new_basic, self.new_residuals
         self._grow(GROWTH)
 

@@ -187,11 +187,12 @@ def two_product(x: float, y: float) -> tuple[float, float]:
 def _add_rows(rows: FloatArray, weights: FloatArray, total: FloatArray, lost: FloatArray) -> None:
     for i in range(len(rows)):
         for j in range(len(total)):
-            add_term(weights[i] * rows[i, j], j, total, lost)
+            total[j], error = two_sum(total[j], weights[i] * rows[i, j])
+            lost[j] += error
 
 
 def compensated_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    """Sum ``weights[i] * rows[i]`` over points, with Neumaier's correction.
+    """Sum ``weights[i] * rows[i]`` over points, with the correction of Neumaier (1974).
 
     A plain sum of a million terms of size one can be off by 1e-10, which is near the tolerance of
     dual values. The corrected sum is exact to the last bits.
@@ -199,13 +200,6 @@ def compensated_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     total, lost = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     _add_rows(read_only(rows), read_only(weights), total, lost)
     return total + lost
-
-
-@inner()
-def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
-    """Add a term to entry j of a sum and its rounding error to `lost` (Neumaier 1974)."""
-    total[j], error = two_sum(total[j], term)
-    lost[j] += error
 
 
 @inner()

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
-    ExtremeVertex,
     Solved,
     WeightedSample,
     choose_sample,
@@ -105,10 +104,6 @@ class QuantileModel:
         """Restore the fields, whose arrays may be read-only memory maps."""
         self.__dict__.update(state)
         self.__post_init__()
-
-    @cached_property
-    def _is_proven(self) -> bool:
-        return self.certificate.holds
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -231,22 +226,12 @@ class QuantileModel:
         return self._final(self._solve_without(point, below))
 
     def _solve_without(self, point: IntArray, below: FloatArray) -> Thresholds:
-        r"""Thresholds of points without one copy of each, `below` being ``u - (1 - alpha)``.
+        """Thresholds of points without one copy of each, `below` being ``u - (1 - alpha)``.
 
-        The fit of all points contains those without one. For point i, let :math:`t(u)` be its
-        threshold with weight u in the model without it, and :math:`F(g)` that of its row with
-        weight g in the model of all points. There its own dual value :math:`\eta_i` acts like
-        weight on its row, too. If its score s lies above the fit, :math:`\eta_i = 1 - \alpha` and
-        :math:`F(g) = t(g + 1 - \alpha)`; if s lies below, :math:`F(g) = t(g - \alpha)`; and else
-        the fit passes through s. Because t increases,
-
-        .. math::
-            F(u - (1 - \alpha)) &= \min\{t(u), \max(s, t(u - 1))\},\\
-            F(u + \alpha) &= \max\{t(u), \min(s, t(u + 1))\}.
-
-        So :math:`t(u)` is the first of the two where that is below s, and the second elsewhere. For
-        the usual weight :math:`u = 1 - \alpha` the first is the value of the fit, and the second
-        puts weight 1 on the row.
+        "Leaving one point out" in docs/engine.md: in the model of all points the dual value of a
+        point acts like weight on its row, too. So its threshold without itself is that of its row
+        with weight ``u - (1 - alpha)`` where this is below its score, and with ``u + alpha``
+        elsewhere.
         """
         problem = self._problem
         rows, scores = problem.rows[point], problem.scores[point]
@@ -286,7 +271,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self._is_proven:
+        if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -315,7 +300,7 @@ class QuantileModel:
         """
         problem, vertex = self._problem, self._vertex
         matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
-        if not self._is_proven:
+        if not self.certificate.holds:
             return np.full(len(matrix), -np.inf)
         rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
@@ -343,7 +328,8 @@ class QuantileModel:
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        results, tour = blank_results(len(rows)), tour or make_tour(rows)
+        # Each thread of a process has all rows of a tour, at one alpha.
+        results, whole, tour = blank_results(len(rows)), tour is not None, tour or make_tour(rows)
 
         def run(part: slice) -> None:
             state = self._states.pop() if self._states else allocate(self._scan_order.scan)
@@ -351,7 +337,7 @@ class QuantileModel:
             follow_paths(rows, weights, stretch, self._scan_order, results, state)
             self._states.append(state)
 
-        if len(rows) <= STRETCH:
+        if whole or len(rows) <= STRETCH:
             run(slice(None))
         else:
             in_threads(run, _stretches(len(rows)))
@@ -382,7 +368,7 @@ class QuantileModel:
         # As on a path: just below the weight the optimum is the smallest one at the weight.
         goal = (weight - WEIGHT_TOL) * row
         try:
-            status, vertex = fit_extreme(problem, self._scan_order, self._sample, goal, solved)
+            status, vertex, _ = fit_extreme(problem, self._scan_order, self._sample, goal, solved)
         except np.linalg.LinAlgError:  # basic rows on the way became dependent
             status, vertex = CAPPED, None
         if status == UNBOUNDED:
@@ -390,22 +376,18 @@ class QuantileModel:
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, vertex.basic_points))
-            return self._vertex_value(vertex, row), Status.EXACT
-        value = solve_as_program(problem, row, weight)
-        if value is not None:
+            basic, inverse = vertex.basic_points, vertex.inverse
+            value = vertex_threshold(problem.rows, basic, inverse, row, problem.scores)
+            return value, Status.EXACT
+        optimum = solve_as_program(problem, row, weight)
+        if optimum is not None:
             # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
-            value = problem.score_scale * (value + 2.0 * SOLVER_TOL)
+            value = problem.score_scale * (optimum + 2.0 * SOLVER_TOL)
             return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
         if self._coarser is None:
             return np.inf, Status.UNCERTIFIED
         value, status = self._coarser._solve_alone(row, weight, [])
         return value, Status.ROUNDED_UP if np.isfinite(value) else status
-
-    def _vertex_value(self, vertex: ExtremeVertex, row: FloatArray) -> float:
-        """Threshold of a whitened row at its optimal vertex."""
-        problem, basic = self._problem, vertex.basic_points
-        arrays = problem.rows, basic, vertex.inverse, row, problem.scores
-        return vertex_threshold(*arrays)
 
     @cached_property
     def _coarser(self) -> "QuantileModel | None":

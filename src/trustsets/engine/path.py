@@ -11,23 +11,14 @@ Test points are visited on a *tour* on which neighbours have similar rows. A pat
 vertex of the point before, or at the base vertex, whose goal is zero, if that is nearer. The
 threshold depends on the last vertex alone, and not on the way there (`accurate_coefficients`).
 
-A step need not scan all points for the first crossing. Let ``r_i`` be the residuals at the base
-vertex and x the distance vector of the path from it. With rows multiplied by the sign of ``r_i``,
-point i keeps its sign as long as ``Q_i x <= |r_i|``. Residuals are linear along a step, so a point
-crosses zero within the step exactly if it lies on the other side at the end of it. Two bounds show
-that a point does not:
-
-- ``Q_i x <= |Q_i| |x|`` (Cauchy and Schwarz): no point with ``key_i = |r_i| / |Q_i| > |x|``
-  crosses. Points are sorted into groups of increasing key, and the scan ends at the first group
-  whose smallest key exceeds |x|;
-- ``Q_i x <= c x + |Q_i - c| |x|`` for a block of points with centre c: no point of the block
-  crosses if this bound, with the largest ``|Q_i - c|``, is below the smallest ``|r_i|``. Blocks
-  consist of neighbours within a group, which makes the bound tight.
-
-Both bounds hold for every shorter step, too, so a crossing that is found only shortens the scan.
-The second is tighter from an *anchor*, a vertex on the tour at distance x0 from the base vertex:
-the way is then y = x - x0, and it is compared with the *floor* of the block, a lower bound of its
-residuals at the anchor, and once a path has read these, their minimum.
+"Why few points are scanned" in docs/engine.md has the two bounds that spare a step most points: by
+the keys of groups of points, and by the centres of blocks of neighbours within a group. Rows are
+multiplied by the sign of their residual at the base vertex, so that every residual starts positive.
+Residuals are linear along a step, so a point crosses zero exactly if it lies on the other side at
+the end of it. Both bounds hold for every shorter step, too, so a crossing only shortens the scan.
+The second is tighter from an *anchor*, a vertex on the tour: the way from there is compared with
+the *floor* of the block, a lower bound of its residuals at the anchor, and once a path has read
+these, their minimum. Lower bounds of the residuals at the present vertex fall with every step.
 
 Small kernels and those with one caller are inlined before types are inferred. Numba would compile
 and optimise each of them on its own and again within its callers, at every depth of calls.
@@ -65,6 +56,7 @@ from trustsets.engine.lanes import (
     load,
     lowest,
     padded,
+    spread,
     store,
 )
 from trustsets.engine.problem import Problem, scan_keys
@@ -127,9 +119,11 @@ SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
 # Rows of `PathState.bounds`.
 FLOOR, NEAR, DROP, N_BOUNDS = cast(Any, np.arange(4))
 # Rows of `PathState.visits`.
-UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_AT, SKIPPED, N_VISITS = cast(Any, np.arange(7))
+UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_FOR, BOUNDED, N_VISITS = cast(Any, np.arange(7))
+# Rows of `PathState.gates`.
+GATE, NEAR_GATE, NEAR_SINCE, N_GATES = cast(Any, np.arange(4))
 # Entries of `PathState.counters`.
-STEP, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, N_COUNTERS = cast(Any, np.arange(5))
+STEP, EPOCH, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, N_COUNTERS = cast(Any, np.arange(6))
 # Rows of `PathState.cache` for each block: the residuals of its points at the anchor and at the
 # vertex, and the rates at which they fall along the edge.
 AT_ANCHOR, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
@@ -145,10 +139,11 @@ class Scan(NamedTuple):
     # (n_superblocks, rank, WIDTH): centres of the blocks in the same layout; `WIDTH` blocks form a
     # superblock.
     centres: FloatArray
-    # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre; one
-    # over the same plus the length of the centre; the smallest absolute residual; and the smallest
-    # key of the block's group (infinite for padding).
+    # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre; a
+    # bound on the length of its rows, and one over that; the smallest absolute residual; and the
+    # smallest key of the block's group (infinite for padding).
     spread: FloatArray
+    longest: FloatArray
     steepness: FloatArray
     least_distance: FloatArray
     group_key: FloatArray
@@ -192,12 +187,17 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points], distance[:] = problem.scores[order], np.inf
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, steepness, least_distance = _summarise(blocks, distance)
+    centres, spread, longest, least_distance = _summarise(blocks, distance)
+    # No eta in the box balances a goal that is longer than this.
+    reach = max(problem.alpha, 1.0 - problem.alpha) * (problem.norms @ problem.multiplicities)
+    reach += np.linalg.norm(problem.linear)
     scan = Scan(
         blocks=blocks,
         centres=centres,
         spread=spread,
-        steepness=steepness,
+        longest=longest,
+        # Padding and rows of zeros never cross: any large number serves them.
+        steepness=(1.0 - FLOOR_SLACK) / np.maximum(longest, 1e-150),
         least_distance=least_distance,
         group_key=group_key,
         side=sides,
@@ -205,7 +205,7 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         distance=distance,
         score=score,
         alpha=problem.alpha,
-        reach=_reach(problem),
+        reach=float(reach),
         tolerance=DRIFT_TOL * problem.score_scale,
     )
     basic_rows = problem.rows[vertex.basic_points]
@@ -216,15 +216,8 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
 
 def _split(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
     values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
-    _split_into_blocks(read_only(rows), side, group, *values, *waiting)
-
-
-def _reach(problem: Problem) -> float:
-    """Length that no goal exceeds whose dual has a feasible point."""
-    longest = max(problem.alpha, 1.0 - problem.alpha) * float(
-        problem.norms @ problem.multiplicities
-    )
-    return longest + float(np.linalg.norm(problem.linear))
+    sums = np.empty((2, rows.shape[1]))
+    _split_into_blocks(read_only(rows), side, group, *values, *waiting, sums)
 
 
 def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:
@@ -246,16 +239,14 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
 def _summarise(
     blocks: FloatArray, distance: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Centres, spreads, steepnesses and least distances of blocks (n_blocks, rank, WIDTH)."""
+    """Centres, spreads, longest rows and least distances of blocks (n_blocks, rank, WIDTH)."""
     n_blocks, rank, _ = blocks.shape
     centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
     least_distance = np.full(len(spread), np.inf)
     centre[:n_blocks] = blocks.mean(axis=2)
     _spreads(blocks, distance, centre, spread, least_distance)
-    extent = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
-    # Padding and rows of zeros have no extent, and never cross: any large number serves them.
-    steepness = (1.0 - FLOOR_SLACK) / np.maximum(extent, 1e-150)
-    return to_lanes(centre), spread, steepness, least_distance
+    longest = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
+    return to_lanes(centre), spread, longest, least_distance
 
 
 @entry()
@@ -286,6 +277,7 @@ def _split_into_blocks(
     spare: FloatArray,
     lows: IntArray,
     highs: IntArray,
+    sums: FloatArray,
 ) -> None:
     """Reorder a group so that every `WIDTH` consecutive points are neighbours.
 
@@ -299,7 +291,7 @@ def _split_into_blocks(
         n_blocks = -(-(high - low) // WIDTH)
         if n_blocks < 2:
             continue
-        column = _widest(rows, side, group, low, high)
+        column = _widest(rows, side, group, low, high, sums)
         for i in range(low, high):
             values[i] = side[group[i]] * rows[group[i], column]
         middle = low + (n_blocks // 2) * WIDTH
@@ -310,19 +302,24 @@ def _split_into_blocks(
 
 
 @inner()
-def _widest(rows: FloatArray, side: FloatArray, group: IntArray, low: int, high: int) -> int:
+def _widest(
+    rows: FloatArray, side: FloatArray, group: IntArray, low: int, high: int, sums: FloatArray
+) -> int:
     """Find the coordinate of largest variance, estimated from some points of [low, high)."""
-    step = max(1, (high - low) // SAMPLED)
-    best, widest = -1.0, 0
-    for j in range(rows.shape[1]):
-        total, square, count = 0.0, 0.0, 0
-        for i in range(low, high, step):
+    step, rank = max(1, (high - low) // SAMPLED), rows.shape[1]
+    count = (high - low + step - 1) // step
+    for j in range(rank):
+        sums[0, j] = sums[1, j] = 0.0
+    # Rows are read one by one, and coordinates run fastest, so that the sums vectorise.
+    for i in range(low, high, step):
+        for j in range(rank):
             value = side[group[i]] * rows[group[i], j]
-            total += value
-            square += value * value
-            count += 1
-        mean = total / count
-        variance = square / count - mean * mean
+            sums[0, j] += value
+            sums[1, j] += value * value
+    best, widest = -1.0, 0
+    for j in range(rank):
+        mean = sums[0, j] / count
+        variance = sums[1, j] / count - mean * mean
         if variance > best:
             best, widest = variance, j
     return widest
@@ -376,17 +373,20 @@ class PathState(NamedTuple):
     # (N_BOUNDS, n_superblocks * WIDTH): scan cache: lower bounds of the residuals of each block at
     # the anchor and at the vertex, and the rate at which they fall at most along the edge.
     bounds: FloatArray
-    # (n_superblocks,): scan cache: how far a path may go from the anchor before a point of the
-    # superblock can cross.
-    gate: FloatArray
+    # (N_GATES, n_superblocks): scan cache: how far from the anchor a path may be before a point of
+    # the superblock can cross; how far it may have `travelled`; and how far it had when `NEAR` was
+    # computed: since then it falls by the longest row of the block times the way.
+    gates: FloatArray
+    travelled: FloatArray  # (1,): scan cache: length of the way since the `EPOCH` began.
     # (N_VISITS, n_blocks): scan cache: residuals of a block at the vertex are valid if `UPDATED_AT`
     # equals the `STEP`; those at the anchor if `READ_FOR` equals the `ANCHOR`; and floors if
-    # `BOUNDED_FOR` of the superblock does, so that paths from one anchor share them. `NEAR` is
-    # valid if `NEAR_AT` equals the `STEP`. `SCANNED` lists the blocks that this step scanned, and
-    # `SKIPPED` those that `NEAR` spared it.
+    # `BOUNDED_FOR` of the superblock does, so that paths from one anchor share them. `NEAR` of a
+    # superblock is valid if its `NEAR_FOR` equals the `EPOCH`. `BOUNDED` lists the superblocks
+    # whose bounds this step looked at, and `SCANNED` the blocks that it scanned.
     visits: IntArray
-    # (N_COUNTERS,): scan cache: `STEP` grows with every step, `ANCHOR` is the number of the anchor,
-    # `ANCHOR_MEMBERS` the number of its members, and `N_ANCHORS` counts anchors.
+    # (N_COUNTERS,): scan cache: `STEP` grows with every step, and `EPOCH` when the vertex or the
+    # members change in another way. `ANCHOR` is the number of the anchor, `ANCHOR_MEMBERS` the
+    # number of its members, and `N_ANCHORS` counts anchors.
     counters: IntArray
 
 
@@ -426,7 +426,8 @@ def allocate(scan: Scan) -> PathState:
         member=np.zeros((N_MEMBER, most)),
         cache=np.empty((n_blocks * BLOCK_ROWS, WIDTH)),
         bounds=np.empty((N_BOUNDS, len(scan.spread))),
-        gate=np.empty(len(scan.centres)),
+        gates=np.empty((N_GATES, len(scan.centres))),
+        travelled=np.zeros(1),
         visits=np.zeros((N_VISITS, n_blocks), np.int64),
         counters=np.zeros(N_COUNTERS, np.int64),
     )
@@ -442,35 +443,90 @@ def path_cap(rank: int) -> int:
 def make_tour(rows: FloatArray, stretch: int = STRETCH) -> Tour:
     """Order rows (m, rank) so that each is near the one before.
 
-    Within every `stretch` rows of a k-d tree the nearest row that is left comes next. A row that
+    Within every `stretch` rows of a k-d tree the nearest row that is left comes next, and then
+    parts of this order are reversed where that makes it shorter. A row that
     is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
     far from each other.
     """
-    order, chained = np.arange(len(rows)), np.zeros(len(rows), np.int64)
-    if len(rows) > 1:
-        _split(rows, np.ones(len(rows)), order)
-        _order_stretches(rows, order, chained, np.int64(stretch))
+    count = len(rows)
+    order, chained = np.arange(count), np.zeros(count, np.int64)
+    if count > 1:
+        _split(rows, np.ones(count), order)
+        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        _order_stretches(rows, lengths, order, chained, np.empty(count), np.int64(stretch))
     return Tour(order, chained)
 
 
-@entry(fastmath=REASSOCIATE)
-def _order_stretches(rows: FloatArray, order: IntArray, chained: IntArray, stretch: int) -> None:
+@entry()
+def _order_stretches(
+    rows: FloatArray,
+    lengths: FloatArray,
+    order: IntArray,
+    chained: IntArray,
+    steps: FloatArray,
+    stretch: int,
+) -> None:
+    """Order the rows of each stretch; `steps` are the distances from the row before."""
     for low in range(0, len(order), stretch):
         high = min(low + stretch, len(order))
         for position in range(low + 1, high):
-            here, nearest, least = order[position - 1], position, np.inf
+            nearest, steps[position] = position, np.inf
             for candidate in range(position, high):
-                there, square = order[candidate], 0.0
-                for j in range(rows.shape[1]):
-                    gap = rows[there, j] - rows[here, j]
-                    square += gap * gap
-                if square < least:
-                    nearest, least = candidate, square
+                step = _distance(rows, order[position - 1], order[candidate])
+                if step < steps[position]:
+                    nearest, steps[position] = candidate, step
             order[position], order[nearest] = order[nearest], order[position]
-            square = 0.0
-            for j in range(rows.shape[1]):
-                square += rows[order[position], j] * rows[order[position], j]
-            chained[position] = least < square
+        # A tour that serves a single alpha does not earn this back.
+        if stretch > STRETCH:
+            _shorten(rows, lengths, order, steps, low, high)
+        for position in range(low + 1, high):
+            chained[position] = steps[position] < lengths[order[position]]
+
+
+@inner(fastmath=REASSOCIATE)
+def _distance(rows: FloatArray, a: int, b: int) -> float:
+    square = 0.0
+    for j in range(rows.shape[1]):
+        gap = rows[a, j] - rows[b, j]
+        square += gap * gap
+    return float(np.sqrt(square))
+
+
+@inner()
+def _shorten(
+    rows: FloatArray, lengths: FloatArray, order: IntArray, steps: FloatArray, low: int, high: int
+) -> None:
+    """Reverse parts of a stretch where that makes it shorter (one sweep of 2-opt).
+
+    The greedy order leaves rows behind, to which it comes back by long steps. The pivots of paths
+    grow in proportion to the length of the whole.
+    """
+    for i in range(low, high - 1):
+        for j in range(i + 2, high):
+            ends = j + 1 == high
+            saved = steps[i + 1] + (0.0 if ends else steps[j + 1])
+            # By the triangle inequality most pairs are too far apart.
+            if abs(lengths[order[i]] - lengths[order[j]]) >= saved:
+                continue
+            before = _distance(rows, order[i], order[j])
+            if before >= saved:
+                continue
+            after = 0.0 if ends else _distance(rows, order[i + 1], order[j + 1])
+            if before + after < saved:
+                _reverse(order, i + 1, j)
+                _reverse(steps, i + 2, j)
+                steps[i + 1] = before
+                if not ends:
+                    steps[j + 1] = after
+
+
+@inner()
+def _reverse(values: Any, low: int, high: int) -> None:
+    """Reverse the entries from `low` to `high`, both included."""
+    while low < high:
+        values[low], values[high] = values[high], values[low]
+        low += 1
+        high -= 1
 
 
 def follow_paths(
@@ -492,7 +548,7 @@ def follow_paths(
 def compile_paths() -> None:
     """Compile the kernel, or load it from the cache, on a tour without points."""
     blocks, line, nobody = np.zeros((1, 1, WIDTH)), np.zeros(WIDTH), np.empty(0, np.int64)
-    scan = Scan._make([blocks, blocks, *[line] * 8, 0.1, 0.0, 0.0])
+    scan = Scan._make([blocks, blocks, *[line] * 9, 0.1, 0.0, 0.0])
     rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, WIDTH))
     cap, results = np.int64(path_cap(1)), blank_results(0)
     _follow_paths(rows, weights, nobody, nobody, base, scan, cap, *results, allocate(scan))
@@ -563,11 +619,11 @@ def _follow(
         # Dual values and goal move together; the shares of the way add up to 1 at the goal.
         done += share
         _leave(leaving, share, scan.alpha, state)
-        length, entering, scanned, skipped = _first_crossing(members, scan, state)
+        length, entering, bounded, scanned = _first_crossing(members, scan, state)
         # No residual ends the edge: it is a ray, which proves that the dual is infeasible.
         if entering < 0:
             return infinity, INFINITE, pivot, 0
-        _advance(length, members, scanned, skipped, state)
+        _advance(length, members, bounded, scanned, scan, state)
         members = _enter(leaving, entering, members, scan, state)
     # The vertex is that of a goal on the way, where the next path can start.
     add_multiple(goal, done - 1.0, direction)
@@ -575,10 +631,18 @@ def _follow(
 
 
 @inner(inline="always")
+def _begin_epoch(state: PathState) -> None:
+    """Forget the bounds at the vertex: it was computed anew, or the scan sees other points."""
+    state.counters[STEP] += 1
+    state.counters[EPOCH] += 1
+    state.travelled[0] = 0.0
+
+
+@inner(inline="always")
 def _load_base(base: FloatArray, scan: Scan, state: PathState) -> int:
     """Go to the base vertex, whose goal is zero; the number of its members."""
-    vectors, member, rank = state.vectors, state.member, len(state.slot)
-    state.counters[STEP] += 1
+    vectors, member, rank, width = state.vectors, state.member, len(state.slot), len(state.edges)
+    _begin_epoch(state)
     state.counters[ANCHOR] = BASE_ANCHOR
     state.counters[ANCHOR_MEMBERS] = rank
     for k in range(rank):
@@ -590,9 +654,9 @@ def _load_base(base: FloatArray, scan: Scan, state: PathState) -> int:
         state.slot[k] = state.position[k] = k
         member[SIDE, k] = member[RESIDUAL, k] = 0.0
         member[MULTIPLICITY, k] = scan.multiplicities[k]
-        _put_row(k, base, 2 + rank + k, state)
-        for j in range(len(state.edges)):
-            store(state.edges, j * rank + k, load(base, (2 + k) * len(state.edges) + j))
+        for j in range(width):
+            store(state.edges, j * rank + k, load(base, (2 + k) * width + j))
+            store(state.basic_rows, k * width + j, load(base, (2 + rank + k) * width + j))
         for j in range(rank):
             state.member_rows[k // WIDTH, j, k % WIDTH] = base[2 + rank + k, j]
     return rank
@@ -624,7 +688,7 @@ def _anchor(members: int, scan: Scan, state: PathState) -> int:
     for j in range(rank):
         vectors[ANCHOR_SHIFT, j] = vectors[FROM_BASE, j]
         vectors[FROM_ANCHOR, j] = 0.0
-    state.counters[STEP] += 1
+    _begin_epoch(state)
     state.counters[N_ANCHORS] += 1
     state.counters[ANCHOR] = state.counters[N_ANCHORS]
     state.counters[ANCHOR_MEMBERS] = kept
@@ -682,19 +746,20 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
 
 
 @inner()
-def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
+def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
     members: int, scan: Scan, state: PathState
 ) -> tuple[float, int, int, int]:
-    """First zero of a residual along the edge: step, entering point, blocks scanned and skipped.
+    """First zero of a residual along the edge: step, entering point, what was bounded and scanned.
 
     The entering point is the number of a member, or the number of members plus a position. It is
     -1 if no residual reaches zero: the edge is a ray.
     """
     vectors, cache, bounds, visits = state.vectors, state.cache, state.bounds, state.visits
-    floor, near, drop, near_at = bounds[FLOOR], bounds[NEAR], bounds[DROP], visits[NEAR_AT]
+    floor, near, drop, near_for = bounds[FLOOR], bounds[NEAR], bounds[DROP], visits[NEAR_FOR]
     edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
-    spread, group_key, counters, gate = scan.spread, scan.group_key, state.counters, state.gate
+    group_key, counters, travelled = scan.group_key, state.counters, state.travelled[0]
+    gate, near_gate, near_since = state.gates[GATE], state.gates[NEAR_GATE], state.gates[NEAR_SINCE]
     step, anchor, edge_square = counters[STEP], counters[ANCHOR], dot(edge, edge)
     edge_length = RADIUS_SLACK * np.sqrt(edge_square)
     tiny = EDGE_TOL * np.sqrt(edge_square)
@@ -705,7 +770,7 @@ def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
     length, entering = _member_crossing(members, tiny, state)
     radius = _after(base_square, base_along, edge_square, length)
     reach = _after(anchor_square, anchor_along, edge_square, length)
-    scanned, skipped = 0, 0
+    bounded, scanned = 0, 0
     for superblock in range(len(scan.centres)):
         # Group keys grow, so no later block can have a crossing either.
         if group_key[superblock * WIDTH] > radius:
@@ -716,25 +781,33 @@ def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
         # The products of the whole superblock with the way are below all of its floors.
         if reach < gate[superblock]:
             continue
+        # The same from the vertex, whose bounds fall as the path goes on.
+        if near_for[superblock] != counters[EPOCH]:
+            store(near, superblock, spread(-np.inf))
+        elif travelled + length * edge_length < near_gate[superblock]:
+            continue
+        else:
+            way = near_since[superblock] - travelled
+            fallen = fused(load(scan.longest, superblock), way, load(near, superblock))
+            store(near, superblock, fallen)
+        visits[BOUNDED, bounded] = superblock
+        bounded += 1
         with_way, with_edge = two_products(scan.centres, superblock, from_anchor, edge)
         # At the end of the step the products Q_i y of a block are at most this.
-        bound = fused(load(spread, superblock), reach, fused(with_edge, length, with_way))
+        extent = load(scan.spread, superblock)
+        bound = fused(extent, reach, fused(with_edge, length, with_way))
+        # The way of this step alone may be too short for the residuals at the vertex.
+        term = extent * edge_length
+        fall = with_edge + term + (absolute(with_edge) + term) * FLOOR_SLACK
+        store(drop, superblock, fall)
         excluded = below(bound, load(floor, superblock)) | below(
             radius, load(group_key, superblock)
         )
-        # The way of this step alone may be too short for the residuals at the vertex.
-        term = load(spread, superblock) * edge_length
-        slack = (absolute(with_edge) + term) * FLOOR_SLACK
-        store(drop, superblock, with_edge + term + slack)
-        candidates = ALL & ~excluded
+        candidates = ALL & ~(excluded | below(fall * length, load(near, superblock)))
         while candidates != 0:
             lane = lowest(candidates)
             candidates &= candidates - 1
             block = superblock * WIDTH + lane
-            if near_at[block] == step and length * drop[block] < near[block]:
-                visits[SKIPPED, skipped] = block
-                skipped += 1
-                continue
             if read_for[block] != anchor:
                 read_for[block] = anchor
                 _read_block(block, scan, state)
@@ -758,9 +831,10 @@ def _first_crossing(  # noqa: PLR0915 - a scan reads from top to bottom
                 entering = members + block * WIDTH + lane
                 radius = _after(base_square, base_along, edge_square, length)
                 reach = _after(anchor_square, anchor_along, edge_square, length)
-                bound = fused(load(spread, superblock), reach, fused(with_edge, length, with_way))
+                bound = fused(extent, reach, fused(with_edge, length, with_way))
                 candidates &= ~below(bound, load(floor, superblock))
-    return length, entering, scanned, skipped
+                candidates &= ~below(fall * length, load(near, superblock))
+    return length, entering, bounded, scanned
 
 
 @inner(inline="always")
@@ -806,7 +880,7 @@ def _read_block(block: int, scan: Scan, state: PathState) -> None:
 def _set_gate(superblock: int, scan: Scan, state: PathState) -> None:
     """Store the shortest way from the anchor on which a block could have a crossing."""
     floor = load(state.bounds[FLOOR], superblock)
-    state.gate[superblock] = least(floor * load(scan.steepness, superblock))
+    state.gates[GATE, superblock] = least(floor * load(scan.steepness, superblock))
 
 
 @inner(inline="always")
@@ -852,39 +926,41 @@ def _hide(block: int, first: int, last: int, row: int, state: PathState) -> None
             state.cache[block * BLOCK_ROWS + row, lane] = np.inf
 
 
-@inner()
-def _advance(length: float, members: int, scanned: int, skipped: int, state: PathState) -> None:
+@inner(inline="always")
+def _advance(
+    length: float, members: int, bounded: int, scanned: int, scan: Scan, state: PathState
+) -> None:
     """Move the vertex, and residuals and bounds of members and blocks, along the edge."""
     vectors, member, visits, cache = state.vectors, state.member, state.visits, state.cache
-    near = state.bounds[NEAR]
+    near, drop = state.bounds[NEAR], state.bounds[DROP]
+    edge, travelled = vectors[EDGE], state.travelled
     state.counters[STEP] += 1
     step = state.counters[STEP]
-    add_multiple(vectors[FROM_BASE], length, vectors[EDGE])
-    add_multiple(vectors[FROM_ANCHOR], length, vectors[EDGE])
+    travelled[0] += length * (RADIUS_SLACK * np.sqrt(dot(edge, edge)))
+    add_multiple(vectors[FROM_BASE], length, edge)
+    add_multiple(vectors[FROM_ANCHOR], length, edge)
     for block in range((members + WIDTH - 1) // WIDTH):
         speed, residual = load(member[SPEED], block), load(member[RESIDUAL], block)
         store(member[RESIDUAL], block, fused(speed, -length, residual))
-    for s in range(scanned):
-        block = visits[SCANNED, s]
+    for k in range(bounded):
+        superblock = visits[BOUNDED, k]
+        store(near, superblock, fused(load(drop, superblock), -length, load(near, superblock)))
+    for k in range(scanned):
+        block = visits[SCANNED, k]
         first = block * BLOCK_ROWS
         residual = fused(load(cache, first + RATE), -length, load(cache, first + AT_VERTEX))
         store(cache, first + AT_VERTEX, residual)
         near[block] = least(residual)
-        visits[UPDATED_AT, block] = visits[NEAR_AT, block] = step
-    for s in range(skipped):
-        block = visits[SKIPPED, s]
-        near[block] -= length * state.bounds[DROP, block]
-        visits[NEAR_AT, block] = step
+        visits[UPDATED_AT, block] = step
+    for k in range(bounded):
+        superblock = visits[BOUNDED, k]
+        room = least(load(near, superblock) * load(scan.steepness, superblock))
+        visits[NEAR_FOR, superblock] = state.counters[EPOCH]
+        state.gates[NEAR_GATE, superblock] = travelled[0] + room
+        state.gates[NEAR_SINCE, superblock] = travelled[0]
 
 
 @inner(inline="always")
-def _put_row(k: int, rows: FloatArray, i: int, state: PathState) -> None:
-    """Make row i of some padded rows that of basic point k."""
-    for j in range(len(state.edges)):
-        store(state.basic_rows, k * len(state.edges) + j, load(rows, i * len(state.edges) + j))
-
-
-@inner()
 def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathState) -> int:
     """Make a point basic in place of the leaving one; the new number of members."""
     vectors, member, row = state.vectors, state.member, state.basic_rows[leaving]
@@ -928,7 +1004,7 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
     vectors, member, position = state.vectors, state.member, state.position
     matrix, inverse, rank = state.inversion[0], state.inversion[1], len(state.slot)
     from_base = vectors[FROM_BASE]
-    state.counters[STEP] += 1
+    _begin_epoch(state)
     for k in range(rank):
         for j in range(rank):
             matrix[k, j] = state.basic_rows[k, j]

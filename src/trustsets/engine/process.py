@@ -1,11 +1,10 @@
 """Fits of the same data at many alphas, which share most of their work.
 
-The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend
-on alpha at all. So a fit at another alpha shares the data and starts at a vertex that is few pivots
-away. It is certified as any other. An optimal vertex whose dual values all lie strictly inside
+Rows, scores and perturbations do not depend on alpha, so a fit at another alpha shares them and
+starts at a vertex that is not far away. An optimal vertex whose dual values all lie strictly inside
 their box is the only one, so it is the vertex that a fit from the beginning finds. Where a dual
-value is at its bound, several vertices are optimal, and the one found depends on the way there:
-these alphas are fitted from the beginning.
+value is at its bound, the vertex depends on the way there: these alphas are fitted from the
+beginning.
 """
 
 from collections.abc import Iterator

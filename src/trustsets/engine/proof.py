@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.extreme import find_ray, fit_extreme
-from trustsets.engine.fit import Vertex, certify, loss_slopes, problem_points
+from trustsets.engine.extreme import fit_extreme
+from trustsets.engine.fit import UNBOUNDED, Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
-from trustsets.engine.problem import RESOLUTION, Whitening, read_matrix, read_weights
+from trustsets.engine.problem import RESOLUTION, Problem, Whitening, read_matrix, read_weights
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 
@@ -104,24 +104,30 @@ def prove_threshold(
     value, status = float(result.values[0]), result.status[0]
     if status in (Status.ROUNDED_UP, Status.UNCERTIFIED):
         raise _no_proof()
-    goal = below * model._problem.whitening.apply(phi)[0]
-    if np.isfinite(value):
-        return _prove_finite(model, value, below, goal)
+    problem = model._problem
     if status == Status.UNSEEN_DIRECTION:
-        ray = np.copysign(1.0, asked) * _unseen_direction(model._problem.whitening, phi[0])
+        ray = np.copysign(1.0, asked) * _unseen_direction(problem.whitening, phi[0])
         return _infinite(value, below, ray)
-    edge = find_ray(model._problem, model._scan_order, model._sample, goal)
-    if edge is None or not np.isfinite(edge).all():
+    goal = below * problem.whitening.apply(phi)[0]
+    try:
+        outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal, [])
+    except np.linalg.LinAlgError as error:  # basic rows on the way became dependent
+        raise _no_proof() from error
+    if np.isfinite(value) and vertex is not None:
+        return _prove_finite(problem, value, below, goal, vertex)
+    if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
         raise _no_proof()
-    return _infinite(value, below, _in_basis(model._problem.whitening, edge))
+    return _infinite(value, below, _in_basis(problem.whitening, edge))
 
 
 def _prove_finite(
-    model: QuantileModel, value: float, weight: float, goal: FloatArray
+    problem: Problem, value: float, weight: float, goal: FloatArray, vertex: Vertex
 ) -> ThresholdProof:
-    problem = model._problem
-    vertex = _optimal_vertex(model, goal)
-    basic = vertex.basic_points
+    # The certificate of an extreme vertex is one over some points; here it is over all of them.
+    basic, pivots, linear = vertex.basic_points, vertex.certificate.pivots, problem.linear + goal
+    vertex = certify(problem_points(problem), problem.alpha, basic, linear, pivots)
+    if not vertex.certificate.holds:
+        raise _no_proof()
     beta = np.asarray(np.linalg.solve(problem.rows[basic], problem.scores[basic]), np.float64)
     eta = loss_slopes(problem.multiplicities, vertex.residuals > 0.0, problem.alpha)
     eta[basic] = vertex.eta
@@ -135,23 +141,6 @@ def _prove_finite(
         duals = duals + (problem.alpha - problem.alphas[points])
     coefficients = np.ldexp(_in_basis(problem.whitening, beta), problem.exponent)
     return ThresholdProof(value, weight, problem.first[basic], points, duals, coefficients)
-
-
-def _optimal_vertex(model: QuantileModel, goal: FloatArray) -> Vertex:
-    """Find the optimal vertex of a goal, computed and certified over all points."""
-    problem, scan_order = model._problem, model._scan_order
-    try:
-        _, extreme = fit_extreme(problem, scan_order, model._sample, goal, [])
-    except np.linalg.LinAlgError:  # basic rows on the way became dependent
-        extreme = None
-    if extreme is None:
-        raise _no_proof()
-    linear = problem.linear + goal
-    data, basic = problem_points(problem), extreme.basic_points
-    vertex = certify(data, problem.alpha, basic, linear, extreme.certificate.pivots)
-    if not vertex.certificate.holds:
-        raise _no_proof()
-    return vertex
 
 
 def _no_proof() -> TrustSetsError:
