@@ -106,6 +106,10 @@ class QuantileModel:
         self.__post_init__()
 
     @cached_property
+    def _is_proven(self) -> bool:
+        return self.certificate.holds
+
+    @cached_property
     def _scan_order(self) -> ScanOrder:
         """Made when thresholds are first asked for: a fit alone does not need it."""
         return make_scan_order(self._problem, self._vertex)
@@ -271,7 +275,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self.certificate.holds:
+        if not self._is_proven:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -300,7 +304,7 @@ class QuantileModel:
         """
         problem, vertex = self._problem, self._vertex
         matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
-        if not self.certificate.holds:
+        if not self._is_proven:
             return np.full(len(matrix), -np.inf)
         rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
