@@ -326,8 +326,9 @@ class Predictor(Estimator, ABC):
         For `StandardConformal` and `MondrianConformal` they are exact unless a grid is given:
         :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
         of the cell. For others, p is the smallest alpha of a grid at which y is not in the set, and
-        1 if y is in all of the nested sets. ``predict_p(...) > alpha`` are the sets of
-        `predict_set`, and for the true class :math:`P(p \le a) \le a`, in the sense of coverage.
+        1 if y is in all of the nested sets. ``predict_p(...) > alpha`` are the nested sets that
+        `predict_set` gives for a list of alphas, and for the true class :math:`P(p \le a) \le a`,
+        in the sense of coverage.
 
         Parameters
         ----------
