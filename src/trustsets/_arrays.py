@@ -27,7 +27,10 @@ def to_numpy(value: Any, name: str) -> Array:
         if "bfloat16" in str(value.dtype):
             value = value.float()
         return np.asarray(value.numpy())
-    array: Array = np.asanyarray(value)
+    try:
+        array: Array = np.asanyarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise InputError(f"{name} must be an array: {error}.") from None
     if isinstance(array, np.ma.MaskedArray):
         raise InputError(f"{name} must not be a masked array; fill or drop the masked entries.")
     return array

@@ -28,6 +28,8 @@ _LARGEST_GAP = 0.1
 _CLOSE_SUM = 1e-8
 # Rows of logits that sum to 1 as closely as this, without a negative number, are probabilities.
 _LOOKS_LIKE_SUM = 1e-3
+# No count of anything reaches this, and compiled code could not hold it.
+_TOO_MANY = 1 << 31
 
 
 def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArray[np.int64]:
@@ -38,7 +40,11 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArra
         unknown = (codes < 0) | (codes >= classes.size)
     else:
         positions = {value: code for code, value in enumerate(classes.tolist())}
-        codes = np.array([positions.get(value, -1) for value in labels.tolist()], dtype=np.int64)
+        try:
+            columns = [positions.get(value, -1) for value in labels.tolist()]
+        except TypeError:
+            raise InputError(f"{name} must be names of classes, not lists or dicts.") from None
+        codes = np.array(columns, dtype=np.int64)
         unknown = codes < 0
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -216,7 +222,8 @@ def check_open(**numbers: Any) -> None:
 def check_least(least: int, **numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is at least `least`."""
     for name, value in numbers.items():
-        if not (isinstance(value, Integral) and int(value) >= least):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not (whole and least <= int(value) < _TOO_MANY):
             raise InputError(f"{name} must be a whole number, {least} or more; got {value}.")
 
 
@@ -225,3 +232,18 @@ def check_not_negative(**numbers: Any) -> None:
     for name, value in numbers.items():
         if not (isinstance(value, Real) and 0.0 <= float(value) < np.inf):
             raise InputError(f"{name} must be finite and not negative; got {value}.")
+
+
+def check_choice(value: Any, name: str, *choices: str) -> None:
+    """Raise unless the value is one of some texts."""
+    if not (isinstance(value, str) and value in choices):
+        texts = [f'"{choice}"' for choice in choices]
+        words = " or ".join([", ".join(texts[:-1]), texts[-1]])
+        raise InputError(f"{name} must be {words}; got {value!r:.60}.")
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise unless each of the values, which are arguments by name, is True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise InputError(f"{name} must be True or False; got {value!r:.60}.")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._arrays import to_numpy
 from trustsets.errors import InputError
 
 
@@ -27,9 +28,10 @@ def check_alpha(alpha: Any) -> float:
 def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
     """Return the alphas as a tuple, and whether a single number was given."""
     if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str):
-        if np.ndim(alpha) == 1 and len(alpha) > 0:
+        n_dimensions = to_numpy(alpha, "alpha").ndim
+        if n_dimensions == 1 and len(alpha) > 0:
             return tuple(check_alpha(item) for item in alpha), False
-        if np.ndim(alpha) != 0 or len(np.shape(alpha)) > 1:
+        if n_dimensions != 0:
             raise InputError("alpha must be a number or a non-empty flat sequence of numbers.")
         alpha = alpha.item() if isinstance(alpha, np.ndarray) else alpha
     return (check_alpha(alpha),), True

@@ -28,12 +28,12 @@ from typing import IO, Any, Literal, final
 import numpy as np
 
 from trustsets import _storage as storage
-from trustsets._arrays import Array, floating_matrix, group_column
+from trustsets._arrays import Array, floating_matrix, group_column, to_numpy
 from trustsets._arrays import column as one_per_sample
 from trustsets._checks import check_classes, encode_labels
 from trustsets._frames import class_names, flavour_of, listed, match_columns, needed
 from trustsets._progress import progress_bar
-from trustsets._quantiles import check_alphas
+from trustsets._quantiles import check_alpha
 from trustsets._storage import StrPath
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -249,7 +249,7 @@ def open_outputs(
         if "id" in arrays:
             copied["id"] = arrays["id"]
         labels, stored = _array(arrays, "label", chosen), _read_class_names(arrays)
-        names = stored if classes is None else np.asarray(classes)
+        names = stored if classes is None else to_numpy(classes, "classes")
         kind, values, column_classes = _values(arrays, chosen, names)
         stored = stored if column_classes is None else column_classes
         names = stored if names is None else names
@@ -298,6 +298,8 @@ def _chosen(
     columns: Mapping[str, str], arrays: _Arrays, if_present: bool
 ) -> dict[str, dict[str, str]]:
     """Columns by what they hold, each with what ``*`` stands for."""
+    if not isinstance(columns, Mapping):
+        raise InputError(f"columns must map kinds to names of columns; got {columns!r:.60}.")
     chosen = {}
     for kind, text in columns.items():
         with suppress(InputError) if if_present else nullcontext():
@@ -371,7 +373,7 @@ def _required(arrays: _Arrays, name: str, what: str) -> "Column":
     return arrays[name]
 
 
-def split_names(items: Sequence[str]) -> list[str]:
+def split_names(items: Any) -> list[str]:
     """Names from a list in which a text may itself be a list with commas.
 
     Examples
@@ -379,7 +381,11 @@ def split_names(items: Sequence[str]) -> list[str]:
     >>> split_names(["sex,age", "site"])
     ['sex', 'age', 'site']
     """
-    parts = [part.strip() for item in items for part in item.split(",")]
+    is_list = isinstance(items, Iterable) and not isinstance(items, str)
+    texts = list(items) if is_list else [items]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"names of columns must be texts; got {texts!r:.60}.")
+    parts = [part.strip() for text in texts for part in text.split(",")]
     return [part for part in dict.fromkeys(parts) if part]
 
 
@@ -465,6 +471,7 @@ def read_training(
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`, which has all classes that there are.
     """
+    classes = None if classes is None else to_numpy(classes, "classes")
     with _naming(path):
         arrays = open_columns(path)
         chosen = _chosen(columns, arrays, if_present=True)
@@ -481,7 +488,7 @@ def read_training(
         stored = _read_class_names(arrays)
         labels = _read_labels(column, classes if stored is None else stored)
         if classes is not None:
-            encode_labels(labels, np.asarray(classes), "labels")
+            encode_labels(labels, classes)
         return floating_matrix(features.read_numbers(), "array 'features'"), labels
 
 
@@ -492,7 +499,7 @@ def check_output(
     path: StrPath, suffixes: Sequence[str], inputs: Sequence[StrPath | None] = ()
 ) -> Path:
     """The path of an output: in a folder that exists, with a suffix, and none of the `inputs`."""
-    target = Path(path)
+    target = storage.check_path(path)
     if target.suffix.lower() not in suffixes:
         raise InputError(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
@@ -542,8 +549,8 @@ def predict_file(
         Numbers of samples (``n``), of classes, and of sets that are empty or full, by status, and
         their mean size.
     """
-    target = check_output(result, _SUFFIXES, [model, outputs])
-    check_alphas(alpha)
+    target = check_output(result, _SUFFIXES, [storage.check_path(model, "model"), outputs])
+    alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
     _check_copied(source)
@@ -555,7 +562,7 @@ def predict_file(
         with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
             for start, stop in source.blocks():
                 samples = source.read(start, stop, features=predictor.uses_features)
-                sets = predictor.predict_set(samples, float(alpha), max_size=max_size)
+                sets = predictor.predict_set(samples, alpha, max_size=max_size)
                 block: dict[str, Any] = {_ROW: list(range(start, stop))}
                 for name, column in source.ids.items():
                     block[name] = column.read_names(start, stop).tolist()
@@ -610,7 +617,9 @@ def predict_table(
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
     """
     pa = needed("pyarrow", "predict_table")
-    classes = predictor.classes_
+    if not isinstance(predictor, Predictor):
+        raise InputError(f"predictor must be calibrated; got {type(predictor).__name__}.")
+    alpha, classes = check_alpha(alpha), predictor.classes_
     types = {
         "set": pa.list_(pa.array(classes.tolist()).type),
         "size": pa.int32(),
@@ -630,7 +639,7 @@ def predict_table(
                 "draws at random, and the draws of a sample must not depend on its batch."
             )
         samples = source.read(features=predictor.uses_features)
-        added = _set_columns(predictor.predict_set(samples, float(alpha), max_size=max_size))
+        added = _set_columns(predictor.predict_set(samples, alpha, max_size=max_size))
         names = [*([_ROW] if source.row is not None else []), *source.ids]
     else:
         # Engines pass empty partitions; their results must have the columns of the others.
@@ -779,7 +788,7 @@ def _write_json(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
 
 def plain_file(path: StrPath) -> Path:
     """The path of a regular file; reading a pipe or a device might never end."""
-    target = Path(path)
+    target = storage.check_path(path)
     try:
         mode = target.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -807,7 +816,7 @@ def _check_memory(path: StrPath, need: int) -> None:
 
 def open_columns(path: StrPath) -> "dict[str, Column]":
     """Arrays of a file or folder by name; the extension says how to read it."""
-    target = Path(path)
+    target = storage.check_path(path)
     if target.is_dir():
         files = sorted(target.glob("*.npy"))
         if not files:

@@ -19,7 +19,7 @@ from scipy import special
 
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
-from trustsets._checks import check_open, encode_labels
+from trustsets._checks import check_flags, check_open, encode_labels
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
@@ -158,11 +158,7 @@ class Monitor:
         level: float = 0.95,
         random_state: Any = 0,
     ) -> None:
-        if not isinstance(predictor, Predictor):
-            raise InputError(
-                f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
-            )
-        n = predictor.n_calibration_
+        n = _require_predictor(predictor).n_calibration_
         if reason := predictor.batch_dependence:
             raise InputError(f"predictor cannot be monitored: {reason}.")
         setting = Setting(
@@ -210,7 +206,7 @@ class Monitor:
         """
         if batch is not None and str(batch) in self._state.batches:
             return self
-        names = _check_ids(ids, len(outputs))
+        names = _check_ids(ids, len(require_outputs(outputs, "outputs")))
         outputs = self._prepared(outputs)
         order = self._order(len(outputs), in_order)
         outputs, names = outputs.take(order), names[order]
@@ -230,7 +226,7 @@ class Monitor:
         """
         if batch is not None and str(batch) in self._state.batches:
             return 0
-        names = _check_ids(ids, np.size(ids))
+        names = _check_ids(ids, to_numpy(ids, "ids").size)
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
         order = self._order(len(names), in_order)
         names, codes = names[order], codes[order]
@@ -254,7 +250,7 @@ class Monitor:
         state = storage.read(path)
         if not isinstance(state, MonitorState):
             raise StorageError(f"{path}: it holds a {type(state).__name__}, not a monitor.")
-        if state.setting.predictor != storage.digest(predictor.state_):
+        if state.setting.predictor != storage.digest(_require_predictor(predictor).state_):
             raise StorageError(
                 f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
             )
@@ -292,13 +288,14 @@ class Monitor:
         try:
             yield
             taken = self._state.batches
-            self._state.batches = (*taken, str(name or f"batch {len(taken) + 1}"))
+            self._state.batches = (*taken, str(f"batch {len(taken) + 1}" if name is None else name))
         except BaseException:
             self._state = before
             raise
 
     def _order(self, n: int, in_order: bool) -> Codes:
         """Order in which the samples of a batch are taken."""
+        check_flags(in_order=in_order)
         if in_order:
             return np.arange(n)
         seed = [self._state.setting.seed, len(self._state.batches)]
@@ -389,6 +386,14 @@ class Monitor:
         groups = {name: values.astype(str) for name, values in outputs.groups.items()}
         for part in state.parts:
             part.earlier.add(scores[part.contains(regions, codes, groups)])
+
+
+def _require_predictor(predictor: Any) -> Predictor:
+    if not isinstance(predictor, Predictor):
+        raise InputError(
+            f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
+        )
+    return predictor
 
 
 def _blocks(outputs: ModelOutputs) -> list[Codes]:

@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 from scipy import special
 
-from trustsets._arrays import Array, Codes, Floats
+from trustsets._arrays import Array, Codes, Floats, to_numpy
 from trustsets._checks import check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._quantiles import check_alpha
@@ -162,7 +162,11 @@ def _observed_shares(values: Array, word: str) -> dict[str, float]:
 
 
 def _check_shares(shares: Shares, name: str, word: str) -> dict[str, float]:
-    named = shares if isinstance(shares, Mapping) else dict(enumerate(np.atleast_1d(shares)))
+    named = (
+        shares
+        if isinstance(shares, Mapping)
+        else dict(enumerate(np.atleast_1d(to_numpy(shares, name))))
+    )
     checked: dict[str, Any] = {f"{word} {part}": share for part, share in named.items()}
     positive = all(isinstance(s, Real) and 0.0 < float(s) <= 1.0 for s in checked.values())
     if not positive or sum(checked.values()) > 1.0 + _ROUNDING:

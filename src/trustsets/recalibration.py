@@ -91,7 +91,8 @@ class TemperatureScaling(Estimator):
             from trustsets.errors import NotCalibratedError
 
             raise NotCalibratedError("this TemperatureScaling is not fitted; call fit first.")
-        return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
+        logits = np.asarray(require_outputs(outputs, "outputs").logits, np.float64)
+        return outputs.with_logits(logits / self.temperature_)
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
@@ -229,7 +230,7 @@ class ClassBias(Estimator):
             from trustsets.errors import NotCalibratedError
 
             raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
-        if outputs.n_classes != self.bias_.size:
+        if require_outputs(outputs, "outputs").n_classes != self.bias_.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but the biases are for "
                 f"{self.bias_.size}."

@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, final
 
 import numpy as np
 
 from trustsets._arrays import Codes, Floats, ranks_of, to_numpy
 from trustsets._blocks import for_each_block
-from trustsets._checks import check_not_negative
+from trustsets._checks import check_choice, check_not_negative
 from trustsets._storage import storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, require_outputs
@@ -48,8 +49,7 @@ class Score(ABC):
     scale: Literal["raw", "tail"] = "raw"
 
     def __post_init__(self) -> None:
-        if self.scale not in ("raw", "tail"):
-            raise InputError(f'scale must be "raw" or "tail"; got {self.scale!r}.')
+        check_choice(self.scale, "scale", "raw", "tail")
 
     @property
     def randomized(self) -> bool:
@@ -65,14 +65,22 @@ class Score(ABC):
         scores = self._matrix(probabilities, draws)
         return np.asarray(scores[np.arange(len(codes)), codes])
 
+    def _checked(self, temperature: Any, draws: Any, n: int) -> tuple[float, Floats | None]:
+        if not isinstance(temperature, Real) or not 0.0 < float(temperature) < np.inf:
+            raise InputError(f"temperature must be positive and finite; got {temperature!r:.60}.")
+        if draws is None and self.randomized:
+            raise InputError(_NO_DRAWS)
+        if draws is not None and np.shape(draws) != (n,):
+            raise InputError(f"draws must have shape ({n},), one number per sample.")
+        return float(temperature), draws
+
     def of_labels(
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
         outputs = require_outputs(outputs, "outputs")
         codes = outputs.require_labels("the score of the true labels")
-        if draws is None and self.randomized:
-            raise InputError(_NO_DRAWS)
+        temperature, draws = self._checked(temperature, draws, len(outputs))
         scores = np.empty(len(outputs))
 
         def fill(rows: slice) -> None:
@@ -93,9 +101,9 @@ class Score(ABC):
         >>> APS().matrix(outputs)
         array([[0.5 , 0.  , 0.75]])
         """
-        if draws is None and self.randomized:
-            raise InputError(_NO_DRAWS)
-        if require_outputs(outputs, "outputs").is_one_block:
+        n = len(require_outputs(outputs, "outputs"))
+        temperature, draws = self._checked(temperature, draws, n)
+        if outputs.is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
         scores = np.empty((len(outputs), outputs.n_classes))
 
@@ -209,10 +217,7 @@ class _OwnMass(RankScore):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.own_mass not in ("exclude", "include", "random"):
-            raise InputError(
-                f'own_mass must be "exclude", "include" or "random"; got {self.own_mass!r}.'
-            )
+        check_choice(self.own_mass, "own_mass", "exclude", "include", "random")
 
     @property
     def randomized(self) -> bool:

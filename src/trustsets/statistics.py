@@ -8,9 +8,9 @@ import numpy as np
 
 from trustsets._arrays import Floats
 from trustsets._blocks import row_numbers
+from trustsets._checks import check_choice
 from trustsets._storage import require, require_increasing, require_numbers, storable
-from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 
 __all__ = [
     "Confidence",
@@ -41,8 +41,7 @@ class Statistic(ABC):
     transform: Transform = "raw"
 
     def __post_init__(self) -> None:
-        if self.transform not in ("raw", "log", "rank"):
-            raise InputError(f'transform must be "raw", "log" or "rank"; got {self.transform!r}.')
+        check_choice(self.transform, "transform", "raw", "log", "rank")
 
     @property
     @abstractmethod
@@ -113,7 +112,7 @@ class Confidence(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the largest softmax output of each sample."""
-        return outputs.confidence
+        return require_outputs(outputs, "outputs").confidence
 
 
 @final
@@ -126,7 +125,7 @@ class Trust(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the trust score of each sample."""
-        return outputs.require_trust("Trust")
+        return require_outputs(outputs, "outputs").require_trust("Trust")
 
 
 @final
@@ -139,6 +138,7 @@ class Entropy(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the entropy of each sample."""
+        require_outputs(outputs, "outputs")
 
         def entropy(block: slice) -> Floats:
             p = outputs.block_probabilities(block)
@@ -157,6 +157,7 @@ class Margin(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the margin of each sample."""
+        require_outputs(outputs, "outputs")
 
         def margin(block: slice) -> Floats:
             top = np.partition(outputs.block_probabilities(block), -2, axis=1)[:, -2:]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, to_numpy
+from trustsets._checks import check_flags, check_least
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._storage import require, require_increasing, require_numbers, storable
@@ -257,9 +258,10 @@ class TrustScore(Estimator):
             raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
 
     def _check_parameters(self) -> None:
-        number = self.neighbour
-        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
-            raise InputError(f"neighbour must be a whole number of at least 1, got {number!r}.")
+        check_least(1, neighbour=self.neighbour)
+        check_flags(squared=self.squared, normalize=self.normalize)
+        if not isinstance(self.device, str):
+            raise InputError(f'device must be a text such as "cpu"; got {self.device!r:.60}.')
         fraction: Any = self.filter_fraction
         if not (isinstance(fraction, Real) and 0.0 <= float(fraction) < 1.0):
             raise InputError(

@@ -371,7 +371,7 @@ def expanded(function: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         kind: Any = parameter.annotation
-        if is_dataclass(kind):
+        if isinstance(kind, type) and is_dataclass(kind):
             groups[parameter.name] = kind
             parameters += inspect.signature(kind).parameters.values()
         else:

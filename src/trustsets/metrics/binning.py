@@ -8,8 +8,9 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats, ranks_of
+from trustsets._arrays import Array, Floats, ranks_of, to_numpy
 from trustsets._blocks import for_each_block
+from trustsets._checks import check_choice, check_flags
 from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import Flavour, make_frame
 from trustsets._plain import LOCAL
@@ -362,8 +363,8 @@ class RankBins(Partition):
 
     def __post_init__(self) -> None:
         _check_counts(self.counts)
-        if self.ties not in get_args(RankTies):
-            raise InputError(f'ties must be "split" or "quantiles"; got {self.ties!r}.')
+        check_choice(self.ties, "ties", *get_args(RankTies))
+        check_flags(nested=self.nested)
         if self.edges is not None:
             object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 
@@ -421,7 +422,7 @@ class FrequencyBins(Partition):
     def __post_init__(self) -> None:
         _check_counts(self.counts)
         if self.class_counts is not None:
-            counts = np.asarray(self.class_counts)
+            counts = to_numpy(self.class_counts, "class_counts")
             whole = counts.ndim == 1 and counts.dtype.kind in "iu"
             if not whole or not counts.any() or counts.min() < 0:
                 raise InputError(
@@ -448,12 +449,14 @@ class FrequencyBins(Partition):
 
 
 def _check_counts(counts: Any) -> None:
-    if np.shape(counts) != (2,) or not all(isinstance(n, Integral) and int(n) > 0 for n in counts):
+    if to_numpy(counts, "counts").shape != (2,) or not all(
+        isinstance(n, Integral) and int(n) > 0 for n in counts
+    ):
         raise InputError(f"counts must be two numbers, 1 or more; got {counts}.")
 
 
 def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    numbers = np.asarray(edges)
+    numbers = to_numpy(edges, "edges")
     is_list = numbers.ndim == 1 and numbers.size > 1 and numbers.dtype.kind in "fiu"
     if not is_list or not np.isfinite(numbers).all() or np.any(np.diff(numbers) <= 0.0):
         raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, texts_of
 from trustsets._checks import check_least, check_open
+from trustsets._draws import resolve_seed
 from trustsets._plain import LOCAL, PlainData
 from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
@@ -146,6 +147,7 @@ def excess_risk(
     check_least(0, n_permutations=n_permutations)
     check_open(level=level)
     columns = covariates(outputs, sizes, by, DEFAULT_KINDS, _COMPONENTS, np.arange(n))
+    seed = resolve_seed(seed, "seed")
     folds = np.random.default_rng(seed).permutation(n) % _FOLDS
     predicted = _cross_fitted(columns, covered, folds)
     under, over = _halves(predicted, covered, target)
@@ -264,7 +266,7 @@ def covariates(
         lacking["components"] = "features; pass features= to ModelOutputs"
     columns: list[Covariate] = []
     for kind in default if by is None else by:
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise InputError(f"by holds {kind!r}, which is none of {', '.join(_KINDS)}.")
         missing = lacking.get(kind, "")
         if missing and by is not None:

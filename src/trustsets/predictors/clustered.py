@@ -8,10 +8,10 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from trustsets._arrays import Alphas, Codes, Floats
+from trustsets._checks import check_choice
 from trustsets._draws import Stream
 from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
-from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.predictor import Calibration, Predictor, read_whole
 from trustsets.predictors.quantiles import class_thresholds, nested_thresholds, quantile_thresholds
@@ -132,12 +132,9 @@ class ClusteredConformal(Predictor):
         return self._clusters(check_alpha(alpha)).copy()
 
     def _check_parameters(self) -> None:
-        if self.n_clusters != "auto":
+        if not (isinstance(self.n_clusters, str) and self.n_clusters == "auto"):
             read_whole(self.n_clusters, "n_clusters")
-        if self.null_cluster not in ("standard", "own"):
-            raise InputError(
-                f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
-            )
+        check_choice(self.null_cluster, "null_cluster", "standard", "own")
 
     def _tuned(self) -> tuple[str, ...]:
         return ("the clusters of classes",)

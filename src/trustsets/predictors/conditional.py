@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
 from trustsets._blocks import row_numbers
+from trustsets._checks import check_flags
 from trustsets._draws import Stream, row_uniforms
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import (
@@ -251,11 +252,11 @@ class ConditionalConformal(Predictor):
         return float(max(1, width - len(self._functions.penalty)) / n)
 
     def _check_parameters(self) -> None:
-        if self.basis != "auto" and not isinstance(self.basis, Basis):
+        is_auto = isinstance(self.basis, str) and self.basis == "auto"
+        if not is_auto and not isinstance(self.basis, Basis):
             rule = 'basis must be "auto" or a function class such as Polynomial()'
             raise InputError(f"{rule}; got {self.basis!r}.")
-        if not isinstance(self.per_class, bool):
-            raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
+        check_flags(per_class=self.per_class, randomized=self.randomized)
         if self.per_class and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from trustsets._arrays import Alphas, Codes, Floats
+from trustsets._checks import check_flags
 from trustsets._quantiles import conformal_rank
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
@@ -307,7 +308,9 @@ class MondrianConformal(CellPredictor):
         return cls(**(setting | changes))
 
     def _check_parameters(self) -> None:
-        if not isinstance(self.by, Partition) and self.by != "class" and not callable(self.by):
+        check_flags(paper_rules=self.paper_rules)
+        by_class = isinstance(self.by, str) and self.by == "class"
+        if not isinstance(self.by, Partition) and not by_class and not callable(self.by):
             raise InputError(
                 f'by must be Groups(...), Bins(...), a function of ModelOutputs or "class"; got '
                 f"{self.by!r}."
