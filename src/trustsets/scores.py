@@ -70,7 +70,7 @@ class Score(ABC):
             raise InputError(f"temperature must be positive and finite; got {temperature!r:.60}.")
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
-        if draws is not None and np.shape(draws) != (n,):
+        if draws is not None and to_numpy(draws, "draws").shape != (n,):
             raise InputError(f"draws must have shape ({n},), one number per sample.")
         return float(temperature), draws
 

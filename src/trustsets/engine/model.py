@@ -195,7 +195,7 @@ class QuantileModel:
         problem = self._problem
         if self._resolution > RESOLUTION or self.alphas is not None or not problem.has_one_scale:
             return None
-        number = float(read_alphas(alpha, 0, "model"))
+        number = float(read_alphas(alpha, 1, "model").item())
         return refit(replace(problem, alpha=number), self._vertex.basic_points)
 
     def leave_one_out(
