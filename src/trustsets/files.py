@@ -116,11 +116,12 @@ class OutputsFile:
     row: "Column | None" = None
 
     def __post_init__(self) -> None:
+        if self.features is not None:
+            _check_shape(self.features, 2, self.values)
         columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
-        for n_dimensions, parts in ((2, (self.values, self.features)), (1, columns)):
-            for column in parts:
-                if column is not None:
-                    _check_shape(column, n_dimensions, self.values)
+        for column in columns:
+            if column is not None:
+                _check_shape(column, 1, self.values)
         names = self.classes
         if names is not None and names.shape != (self.n_classes,):
             raise self.values.error(
@@ -251,6 +252,7 @@ def open_outputs(
         labels, stored = _array(arrays, "label", chosen), _read_class_names(arrays)
         names = stored if classes is None else to_numpy(classes, "classes")
         kind, values, column_classes = _values(arrays, chosen, names)
+        _check_shape(values, 2, values)
         stored = stored if column_classes is None else column_classes
         names = stored if names is None else names
         if stored is not None and not np.array_equal(stored, np.asarray(names)):
@@ -261,8 +263,9 @@ def open_outputs(
         if names is None and labels is not None:
             # Of all labels of the file, so that a part of it has the names of the whole.
             _check_memory(path, 8 * values.shape[0])
+            _check_shape(labels, 1, values)
             whole = one_per_sample(_read_labels(labels, None), "labels", values.shape[0])
-            names = check_classes(None, whole, values.shape[-1])
+            names = check_classes(None, whole, values.shape[1])
         return OutputsFile(
             path=path,
             kind=kind,

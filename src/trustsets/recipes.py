@@ -160,9 +160,11 @@ def make_basis(
     groups = _listed(groups, "groups")
     if (groups and "groups" not in chosen) or not chosen:
         chosen.append("groups")
+    degree = 5 if degree is None else degree
+    check_least(0, degree=degree)
     polynomial = partial(
         Polynomial,
-        5 if degree is None else degree,
+        degree,
         of=_statistics(statistics, "rank" if transform is None else transform),
         penalty=0.0 if penalty is None else penalty,
     )

@@ -623,33 +623,31 @@ def _calibrated(
     groups = split_names(groups)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
-    with _values_of_set(options):
-        trust, neighbour = None, parameters.pop("neighbour", 1)
-        could_use_trust = uses_trust(options.method, basis, statistics)
-        lacks_trust = could_use_trust and samples.trust is None and options.train is None
-        if options.train is not None and (could_use_trust or always_trust):
-            trust = _trust(options, source.path, samples, neighbour)
-        if lacks_trust and (
-            "trust" in statistics or method_name(options.method) in ("paper", "naive")
-        ):
-            raise InputError(
-                "the trust score needs training samples: give a file with their features and "
-                "labels (--train FILE)."
-            )
-        predictor = make_predictor(
-            options.method,
-            score=options.score,
-            trust=trust,
-            basis="auto" if basis == ["auto"] else basis or None,
-            statistics=statistics,
-            groups=groups,
-            n=len(samples),
-            **parameters,
+    trust, neighbour = None, parameters.pop("neighbour", 1)
+    could_use_trust = uses_trust(options.method, basis, statistics)
+    lacks_trust = could_use_trust and samples.trust is None and options.train is None
+    if options.train is not None and (could_use_trust or always_trust):
+        trust = _trust(options, source.path, samples, neighbour)
+    method = method_name(options.method)
+    if lacks_trust and ("trust" in statistics or method in ("paper", "naive")):
+        raise InputError(
+            "the trust score needs training samples: give a file with their features and "
+            "labels (--train FILE)."
         )
-        predictor.calibrate(samples.with_trust(trust))
+    predictor = make_predictor(
+        method,
+        score=options.score,
+        trust=trust,
+        basis="auto" if basis == ["auto"] else basis or None,
+        statistics=statistics,
+        groups=groups,
+        n=len(samples),
+        **parameters,
+    )
+    predictor.calibrate(samples.with_trust(trust))
     if lacks_trust:
         console.say("There are no training samples (--train), so trust is not used.")
-    if method_name(options.method) != "class":
+    if method != "class":
         warn_of_unused_groups(predictor, groups)
     return predictor
 
@@ -669,19 +667,6 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
             value = text
         parameters[name.strip().replace("-", "_")] = value
     return parameters
-
-
-@contextmanager
-def _values_of_set(options: MethodOptions) -> Iterator[None]:
-    """Values of parameters that Python refuses come from the command line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (TypeError, ValueError, OverflowError) as error:
-        if not options.set:
-            raise
-        raise InputError(f"--set {' '.join(options.set)}: {error}.") from error
 
 
 def _trust(
