@@ -30,7 +30,7 @@ import numpy as np
 from trustsets import _storage as storage
 from trustsets._arrays import Array, floating_matrix, group_column, to_numpy
 from trustsets._arrays import column as one_per_sample
-from trustsets._checks import check_classes, encode_labels
+from trustsets._checks import check_classes, check_flags, encode_labels
 from trustsets._frames import class_names, flavour_of, listed, match_columns, needed
 from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alpha
@@ -475,6 +475,8 @@ def read_training(
     in `classes`, which has all classes that there are.
     """
     classes = None if classes is None else to_numpy(classes, "classes")
+    if classes is not None and classes.ndim != 1:
+        raise InputError(f"classes must be a list of names; got shape {classes.shape}.")
     with _naming(path):
         arrays = open_columns(path)
         chosen = _chosen(columns, arrays, if_present=True)
@@ -552,7 +554,10 @@ def predict_file(
         Numbers of samples (``n``), of classes, and of sets that are empty or full, by status, and
         their mean size.
     """
-    target = check_output(result, _SUFFIXES, [storage.check_path(model, "model"), outputs])
+    inputs = [storage.check_path(model, "model"), storage.check_path(outputs, "outputs")]
+    target = check_output(result, _SUFFIXES, inputs)
+    if progress is not None:
+        check_flags(progress=progress)
     alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)

@@ -96,7 +96,7 @@ def score_name(score: str) -> str:
 def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -> bool:
     """Whether a method can use a trust score, with this choice of basis and statistics."""
     chosen, names = _listed(statistics, "statistics"), _listed(basis, "basis")
-    if chosen and "trust" not in chosen:
+    if chosen and "trust" not in map(str, chosen):
         return False
     if names and all(isinstance(name, str) for name in names) and "auto" not in names:
         return bool({"polynomial", "bins"} & set(names))

@@ -161,7 +161,7 @@ class PredictionSets:
     def __getitem__(self, index: slice | Array | list[Any]) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
         """Return the classes of one sample (a list of them for several alphas), or a part."""
-        if isinstance(index, int | np.integer):
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
             ranked = np.arange(self.classes.size)
             if self.scores is not None and self.predicted is not None:
                 ranked = np.lexsort((ranked != self.predicted[index], self.scores[index]))
