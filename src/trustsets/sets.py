@@ -119,13 +119,18 @@ class PredictionSets:
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
             np.less_equal(scores, limits[..., number], out=mask[..., number])
-        if not allow_empty:
-            # If the set of any alpha is empty, all alphas get the class: sets stay nested even
-            # where the set of a smaller alpha holds other classes.
-            empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
-            mask[empty, predicted[empty]] = True
-        # A full set always says why it is full.
-        bounded = mask.all(axis=1) & _IS_FINITE[status]
+        try:
+            if not allow_empty:
+                # If the set of any alpha is empty, all alphas get the class: sets stay nested even
+                # where the set of a smaller alpha holds other classes.
+                empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
+                mask[empty, predicted[empty]] = True
+            # A full set always says why it is full.
+            bounded = mask.all(axis=1) & _IS_FINITE[status]
+        except IndexError as error:
+            raise InputError(
+                f"predicted must be columns of scores, and status values of Status: {error}."
+            ) from None
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if isinstance(alpha, float):
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
@@ -278,10 +283,7 @@ def _check_thresholds(thresholds: Thresholds, m: int, n_classes: int) -> tuple[A
             f"thresholds.values must have shape ({m},), ({m}, A) or ({m}, {n_classes}, A) for A "
             f"alphas; got {values.shape}."
         )
-    is_status = status.dtype.kind in "iu" and (
-        status.size == 0 or 0 <= status.min() <= status.max() < len(Status)
-    )
-    if values.dtype.kind != "f" or not is_status or status.shape[:1] != (m,):
+    if values.dtype.kind != "f" or status.dtype.kind not in "iu" or status.shape[:1] != (m,):
         raise InputError(
             f"thresholds must hold floats, and a Status for each of the {m} samples; got "
             f"{values.dtype}, and {status.dtype} of {status.shape}."
@@ -294,8 +296,7 @@ def _check_predicted(predicted: Any, scores: Array) -> NDArray[np.int64]:
     if predicted is None:
         return np.asarray(scores.argmin(axis=1))
     codes = to_numpy(predicted, "predicted")
-    whole = codes.dtype.kind in "iu" and codes.shape == (len(scores),)
-    if not whole or (codes.size and not 0 <= codes.min() <= codes.max() < scores.shape[1]):
+    if codes.dtype.kind not in "iu" or codes.shape != (len(scores),):
         raise InputError(
             f"predicted must be columns of scores, one for each of the {len(scores)} samples; got "
             f"{codes.dtype} of {codes.shape}."
