@@ -2,7 +2,7 @@
 
 `open_outputs` reads outputs by ranges of rows, `predict_file` maps a file to its prediction sets,
 and `predict_table` a table. `.npy` files and `.safetensors` are memory-mapped, Parquet is read in
-batches, and an array of an `.npz` file and a CSV file are read whole. Nothing is ever unpickled.
+batches, and `.npz` and CSV files are read whole. Nothing is ever unpickled.
 
 Reading order: outputs and which array is what; labels and class names; prediction sets; and, at
 the end, arrays of files of each kind.
