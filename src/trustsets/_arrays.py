@@ -43,6 +43,8 @@ _LARGEST_GAP = 0.1
 _CLOSE_SUM = 1e-8
 # Rows of logits that sum to 1 as closely as this, without a negative number, are probabilities.
 _LOOKS_LIKE_SUM = 1e-3
+# No count of anything reaches this, and compiled code could not hold it.
+_TOO_MANY = 1 << 31
 
 
 def to_numpy(value: Any, name: str) -> Array:
@@ -52,7 +54,10 @@ def to_numpy(value: Any, name: str) -> Array:
         if "bfloat16" in str(value.dtype):
             value = value.float()
         return np.asarray(value.numpy())
-    array: Array = np.asanyarray(value)
+    try:
+        array: Array = np.asanyarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise InputError(f"{name} must be an array: {error}.") from None
     if isinstance(array, np.ma.MaskedArray):
         raise InputError(f"{name} must not be a masked array; fill or drop the masked entries.")
     return array
@@ -176,7 +181,11 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> Codes:
         unknown = (codes < 0) | (codes >= classes.size)
     else:
         positions = {value: code for code, value in enumerate(classes.tolist())}
-        codes = np.array([positions.get(value, -1) for value in labels.tolist()], dtype=np.int64)
+        try:
+            columns = [positions.get(value, -1) for value in labels.tolist()]
+        except TypeError:
+            raise InputError(f"{name} must be names of classes, not lists or dicts.") from None
+        codes = np.array(columns, dtype=np.int64)
         unknown = codes < 0
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -334,7 +343,7 @@ class Rule(NamedTuple):
 def whole(least: int, most: float = np.inf) -> Rule:
     """Whole numbers in a range."""
     span = f", {least} or more" if most == np.inf else f" from {least} to {most:,}"
-    return Rule(f"must be a whole number{span}", lambda n: least <= n <= most)
+    return Rule(f"must be a whole number{span}", lambda n: least <= n <= most and n < _TOO_MANY)
 
 
 Count = Annotated[int, whole(0)]
@@ -429,9 +438,10 @@ def check_alpha(alpha: Any) -> float:
 def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
     """Return the alphas as a tuple, and whether a single number was given."""
     if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str):
-        if np.ndim(alpha) == 1 and len(alpha) > 0:
+        n_dimensions = to_numpy(alpha, "alpha").ndim
+        if n_dimensions == 1 and len(alpha) > 0:
             return tuple(check_alpha(item) for item in alpha), False
-        if np.ndim(alpha) != 0 or len(np.shape(alpha)) > 1:
+        if n_dimensions != 0:
             raise InputError("alpha must be a number or a non-empty flat sequence of numbers.")
         alpha = alpha.item() if isinstance(alpha, np.ndarray) else alpha
     return (check_alpha(alpha),), True

@@ -33,11 +33,11 @@ class Stream(IntEnum):
     MONITOR_PARTS = 21
 
 
-def resolve_seed(random_state: Any) -> int:
+def resolve_seed(random_state: Any, name: str = "random_state") -> int:
     """A non-negative integer seed from any of scikit-learn's forms of random_state."""
     if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
         if random_state < 0:
-            raise InputError(f"random_state must not be negative; got {random_state}.")
+            raise InputError(f"{name} must not be negative; got {random_state}.")
         return int(random_state)
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
@@ -45,7 +45,7 @@ def resolve_seed(random_state: Any) -> int:
         return int(random_state.integers(1 << 31))
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(1 << 31))
-    raise InputError(f"random_state must be an integer, None or a generator; got {random_state!r}.")
+    raise InputError(f"{name} must be an integer, None or a generator; got {random_state!r:.60}.")
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

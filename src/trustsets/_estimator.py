@@ -40,6 +40,8 @@ class Estimator:
                     f"{name!r} is no parameter of {type(self).__name__}; it has "
                     f"{', '.join(defaults)}."
                 )
+            if inner and not hasattr(getattr(self, name), "set_params"):
+                raise InputError(f"{key} cannot be set: {name} has no parameters.")
             if inner:
                 getattr(self, name).set_params(**{rest: value})
             else:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, get_args
@@ -83,25 +83,29 @@ def frame_fields(
     """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
     if flavour_of(frame) is None:
         raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
-    wanted = {name: _listed(patterns) for name, patterns in matrices.items() if patterns}
+    listed_names = {name: _listed(patterns, name) for name, patterns in matrices.items()}
+    wanted = {name: patterns for name, patterns in listed_names.items() if patterns}
     if ("logits" in wanted) == ("probabilities" in wanted):
         raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     names = [name for name in frame_names(frame) if isinstance(name, str)]
     columns = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
     parts = columns.get("logits") or columns["probabilities"]
-    single = [*_listed(groups), *([] if label is None else [label])]
-    lost = [name for name in single if name not in names]
+    columns_of_groups = _listed(groups, "groups")
+    single = [*columns_of_groups, *([] if label is None else [label])]
+    lost = [name for name in single if not (isinstance(name, str) and name in names)]
     if lost:
         # Not a pattern: one name stands for one column here.
         raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
     return {name: _matrix(frame, list(matched)) for name, matched in columns.items()} | {
         "labels": None if label is None else frame[label],
-        "groups": {name: frame[name] for name in _listed(groups)},
+        "groups": {name: frame[name] for name in columns_of_groups},
         "classes": class_names([*parts.values()]),
     }
 
 
-def _listed(names: str | Sequence[str]) -> list[str]:
+def _listed(names: str | Sequence[str], what: str) -> list[str]:
+    if not isinstance(names, Iterable):
+        raise InputError(f"{what} must be names of columns or patterns; got {names!r:.60}.")
     return [names] if isinstance(names, str) else list(names)
 
 
@@ -133,7 +137,7 @@ def make_frame(
     `index` is the column that names the rows: the index of a pandas frame.
     """
     chosen = flavour if flavour is not None else _first_installed()
-    if chosen not in get_args(Flavour):
+    if not isinstance(chosen, str) or chosen not in get_args(Flavour):
         raise InputError(f"flavour must be one of {', '.join(get_args(Flavour))}; got {chosen!r}.")
     package = needed(chosen, "a frame")
     if chosen == "pyarrow":

@@ -7,7 +7,7 @@ the true class.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -119,8 +119,10 @@ def audit(
         raise InputError(f"alpha must be one number; got {alpha}. Audit one alpha after another.")
     outputs = predictor.calibration_
     sets = predictor.leave_one_out(alpha) if sets is None else sets
-    frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
-    options["bins"] = frequency | dict(options.get("bins") or {})
+    bins = options.get("bins")
+    if bins is None or isinstance(bins, Mapping):
+        frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
+        options["bins"] = frequency | dict(bins or {})
     result = evaluate(sets, outputs, **options)
     return replace(result, left_out=True, n_calibration=predictor.n_calibration_)
 

@@ -16,11 +16,11 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._arrays import Array, to_numpy
+from trustsets._arrays import Array, check_arguments, to_numpy
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import StrPath, locked
+from trustsets.storage import StrPath, check_path, locked
 
 __all__ = ["extract_outputs"]
 
@@ -100,6 +100,7 @@ def extract_outputs(
         )
     else:
         running = nullcontext(model)
+    _check_arguments(loader, classes, folder, progress)
     total = len(loader) if isinstance(loader, Sized) else None
     lock = nullcontext() if folder is None else locked(Path(folder), f"folder={folder}")
     labels: list[Array | None] = []
@@ -130,6 +131,18 @@ def extract_outputs(
             # Blocks are freed as they are joined.
             arrays = {name: np.concatenate([part.pop(name) for part in blocks]) for name in widths}
     return ModelOutputs(**arrays, labels=columns.get("labels"), classes=classes)
+
+
+def _check_arguments(loader: Any, classes: Any, folder: Any, progress: Any) -> None:
+    """Refuse arguments of `extract_outputs` of a wrong kind before the model runs."""
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise InputError(f"loader must give batches; got {type(loader).__name__}.")
+    if classes is not None and to_numpy(classes, "classes").ndim != 1:
+        raise InputError(f"classes must be a list of names; got {classes!r:.60}.")
+    if folder is not None and check_path(folder, "folder").is_file():
+        raise InputError(f"folder must be a folder; {folder} is a file.")
+    if progress is not None:
+        check_arguments(bool, progress=progress)
 
 
 def _outputs(run: Callable[[Any], Any], inputs: Any, number: int) -> dict[str, Array]:
@@ -234,7 +247,7 @@ def _columns(labels: list[Array | None], classes: Any) -> dict[str, Array]:
             "loader must give at least one batch, and labels with all or with none; got "
             f"{len(labels)} batches, {len(present)} with labels (is an iterator used up?)."
         )
-    columns = {} if classes is None else {"classes": np.asarray(classes)}
+    columns = {} if classes is None else {"classes": to_numpy(classes, "classes")}
     if not present:
         return columns
     joined = np.concatenate(present)

@@ -2,7 +2,7 @@
 
 `open_outputs` reads outputs by ranges of rows, `predict_file` maps a file to its prediction sets,
 and `predict_table` a table. `.npy` files and `.safetensors` are memory-mapped, Parquet is read in
-batches, and an array of an `.npz` file and a CSV file are read whole. Nothing is ever unpickled.
+batches, and `.npz` and CSV files are read whole. Nothing is ever unpickled.
 
 Reading order: outputs and which array is what; labels and class names; prediction sets; and, at
 the end, arrays of files of each kind.
@@ -20,8 +20,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, final
@@ -31,11 +30,14 @@ import numpy as np
 from trustsets import storage
 from trustsets._arrays import (
     Array,
-    check_alphas,
+    check_alpha,
+    check_arguments,
     check_classes,
+    encode_labels,
     flavour_of,
     floating_matrix,
     group_column,
+    to_numpy,
 )
 from trustsets._arrays import column as one_per_sample
 from trustsets._frames import class_names, listed, match_columns, needed
@@ -44,13 +46,11 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.sets import PredictionSets
-from trustsets.status import Status
 from trustsets.storage import StrPath
 
 __all__ = [
     "Column",
     "OutputsFile",
-    "PredictionSummary",
     "check_output",
     "open_columns",
     "open_for_model",
@@ -66,19 +66,14 @@ __all__ = [
 # Number of a sample in its data set; random draws are keyed on it.
 _ROW = "row"
 _GROUP = "group_"
+# Names that arrays usually have; in a table, * stands for the class or number of a column.
 _USUAL: dict[str, tuple[str, ...]] = {
-    "logits": ("logits",),
-    "probabilities": ("probabilities", "probs"),
-    "features": ("features", "embeddings"),
-    "labels": ("labels", "label", "targets"),
+    "logits": ("logits", "logit_*", "logits_*"),
+    "probabilities": ("probabilities", "probs", "prob_*", "proba_*", "probability_*"),
+    "features": ("features", "embeddings", "feature_*", "features_*", "embedding_*"),
+    "label": ("labels", "label", "targets"),
     "classes": ("classes", "class_names"),
     "trust": ("trust",),
-}
-# Columns of numbers that make a matrix without being asked for, in tables that lack it.
-_PREFIXES: dict[str, tuple[str, ...]] = {
-    "logits": ("logit_", "logits_"),
-    "probabilities": ("prob_", "proba_", "probability_"),
-    "features": ("feature_", "features_", "embedding_"),
 }
 _USUAL_COLUMNS: Mapping[str, str] = {}
 _KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
@@ -129,11 +124,12 @@ class OutputsFile:
     row: "Column | None" = None
 
     def __post_init__(self) -> None:
+        if self.features is not None:
+            _check_shape(self.features, 2, self.values)
         columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
-        for n_dimensions, parts in ((2, (self.values, self.features)), (1, columns)):
-            for column in parts:
-                if column is not None:
-                    _check_shape(column, n_dimensions, self.values)
+        for column in columns:
+            if column is not None:
+                _check_shape(column, 1, self.values)
         names = self.classes
         if names is not None and names.shape != (self.n_classes,):
             raise self.values.error(
@@ -242,17 +238,54 @@ def open_outputs(
     (3, ModelOutputs(n=2, K=3, labels))
     """
     if isinstance(source, str | os.PathLike):
-        with _naming(Path(source)) as path:
-            arrays = open_columns(path)
-            chosen = _chosen(columns, arrays, if_present)
-            return _resolve(path, arrays, groups, ids, classes, chosen)
-    if flavour_of(source) != "pyarrow":
+        path = Path(source)
+    elif flavour_of(source) == "pyarrow":
+        path = Path("table")
+    else:
         raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
-    parts = _arrow_arrays(_ArrowTable(source))
-    arrays = {name: Column("table", name, values) for name, values in parts.items()}
-    chosen = _chosen(columns, arrays, if_present)
-    outputs = _resolve(Path("table"), arrays, groups, ids, classes, chosen)
-    return replace(outputs, row=arrays.get(_ROW))
+    with _naming(path):
+        arrays = _table_columns(source) if flavour_of(source) else open_columns(path)
+        chosen = _chosen(columns, arrays, if_present)
+        group_columns = {
+            name.removeprefix(_GROUP): column
+            for name, column in arrays.items()
+            if name.startswith(_GROUP) and name != _GROUP
+        }
+        for group in split_names(groups):
+            if group not in group_columns:
+                group_columns[group] = _required(arrays, group, "group column")
+        copied = {name: _required(arrays, name, "column to copy") for name in split_names(ids)}
+        if "id" in arrays:
+            copied["id"] = arrays["id"]
+        labels, stored = _array(arrays, "label", chosen), _read_class_names(arrays)
+        names = stored if classes is None else to_numpy(classes, "classes")
+        kind, values, column_classes = _values(arrays, chosen, names)
+        _check_shape(values, 2, values)
+        stored = stored if column_classes is None else column_classes
+        names = stored if names is None else names
+        if stored is not None and not np.array_equal(stored, np.asarray(names)):
+            raise InputError(
+                "it names other classes, or the same in another order, than the model or "
+                "--classes. Use outputs of the same classifier."
+            )
+        if names is None and labels is not None:
+            # Of all labels of the file, so that a part of it has the names of the whole.
+            _check_memory(path, 8 * values.shape[0])
+            _check_shape(labels, 1, values)
+            whole = one_per_sample(_read_labels(labels, None), "labels", values.shape[0])
+            names = check_classes(None, whole, values.shape[1])
+        return OutputsFile(
+            path=path,
+            kind=kind,
+            values=values,
+            features=_array(arrays, "features", chosen),
+            labels=labels,
+            trust=_array(arrays, "trust", {}),
+            groups=group_columns,
+            ids=copied,
+            classes=names,
+            row=arrays.get(_ROW) if flavour_of(source) else None,
+        )
 
 
 # --- Which array is what -----------------------------------------------------------------------
@@ -262,10 +295,10 @@ _Chosen = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[Path]:
+def _naming(path: StrPath) -> Iterator[None]:
     """Put the name of the file before errors that lack it."""
     try:
-        yield path
+        yield
     except InputError as error:
         if str(error).startswith(str(path)):
             raise
@@ -276,6 +309,8 @@ def _chosen(
     columns: Mapping[str, str], arrays: _Arrays, if_present: bool
 ) -> dict[str, dict[str, str]]:
     """Columns by what they hold, each with what ``*`` stands for."""
+    if not isinstance(columns, Mapping):
+        raise InputError(f"columns must map kinds to names of columns; got {columns!r:.60}.")
     chosen = {}
     for kind, text in columns.items():
         with suppress(InputError) if if_present else nullcontext():
@@ -283,69 +318,15 @@ def _chosen(
     return chosen
 
 
-def _resolve(
-    path: Path,
-    arrays: _Arrays,
-    groups: Sequence[str],
-    ids: Sequence[str],
-    classes: Any,
-    columns: _Chosen,
-) -> OutputsFile:
-    """Tell the arrays apart by their names."""
-    group_columns = {
-        name.removeprefix(_GROUP): column
-        for name, column in arrays.items()
-        if name.startswith(_GROUP) and name != _GROUP
-    }
-    for group in split_names(groups):
-        if group not in group_columns:
-            group_columns[group] = arrays[_required(arrays, group, "group column")]
-    copied = [_required(arrays, name, "column to copy") for name in split_names(ids)]
-    copied += ["id"] if "id" in arrays and "id" not in copied else []
-    label, trust = _label_name(arrays, columns), _usual(arrays, "trust")
-    stored = _read_class_names(arrays)
-    names = stored if classes is None else np.asarray(classes)
-    kind, values, column_classes = _values(arrays, columns, names)
-    stored = stored if column_classes is None else column_classes
-    names = stored if names is None else names
-    if stored is not None and not np.array_equal(stored, np.asarray(names)):
-        raise InputError(
-            "it names other classes, or the same in another order, than the model or --classes. "
-            "Use outputs of the same classifier."
-        )
-    if names is None and label is not None:
-        # Of all labels of the file, so that a part of it has the names of the whole.
-        _check_memory(path, 8 * values.shape[0])
-        labels = one_per_sample(_read_labels(arrays[label], None), "labels", values.shape[0])
-        names = check_classes(None, labels, values.shape[-1])
-    return OutputsFile(
-        path=path,
-        kind=kind,
-        values=values,
-        features=_features(arrays, columns),
-        labels=None if label is None else arrays[label],
-        trust=None if trust is None else arrays[trust],
-        groups=group_columns,
-        ids={name: arrays[name] for name in copied},
-        classes=names,
-    )
-
-
 def _values(
-    arrays: _Arrays, columns: _Chosen, classes: Array | None
+    arrays: _Arrays, chosen: _Chosen, classes: Array | None
 ) -> "tuple[Literal['logits', 'probabilities'], Column, Array | None]":
-    """Whether there are logits or probabilities, their matrix, and class names of its columns.
-
-    Columns that were chosen come first; then arrays and columns with the usual names.
-    """
-    for kind in _KINDS:
-        if kind in columns:
-            return kind, *_class_columns(arrays, kind, columns[kind], classes)
-    for kind in _KINDS:
-        if (name := _usual(arrays, kind)) is not None:
-            return kind, arrays[name], None
-    for kind in _KINDS:
-        if parts := _prefixed(arrays, kind):
+    """Whether there are logits or probabilities, their matrix, and class names of its columns."""
+    for kind in sorted(_KINDS, key=lambda kind: kind not in chosen):
+        parts = _matched(arrays, kind, chosen)
+        if _is_array(parts, kind):
+            return kind, arrays[next(iter(parts))], None
+        if parts or kind in chosen:
             return kind, *_class_columns(arrays, kind, parts, classes)
     raise InputError(
         f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
@@ -372,39 +353,38 @@ def _class_columns(
     return matrix, class_names([*parts.values()])
 
 
-def _prefixed(arrays: _Arrays, kind: str) -> dict[str, str]:
-    """Columns with a usual prefix, each with the rest of its name."""
-    for prefix in _PREFIXES[kind]:
-        names = [name for name in arrays if name.startswith(prefix) and name != prefix]
-        if names:
-            return {name: name.removeprefix(prefix) for name in names}
+def _matched(arrays: _Arrays, kind: str, chosen: _Chosen) -> Mapping[str, str]:
+    """Columns of a kind as they were chosen, or else as usual, each with what ``*`` stands for."""
+    if kind in chosen:
+        return chosen[kind]
+    for pattern in _USUAL[kind]:
+        with suppress(InputError):
+            return match_columns(list(arrays), [pattern], kind)
     return {}
 
 
-def _features(arrays: _Arrays, columns: _Chosen) -> "Column | None":
-    """Features: as asked for, an array of their name, or columns as usual."""
-    usual = _usual(arrays, "features")
-    if usual is not None and "features" not in columns:
-        return arrays[usual]
-    names = columns.get("features") or _prefixed(arrays, "features")
-    return stacked("features", [arrays[name] for name in names]) if names else None
+def _is_array(parts: Mapping[str, str], kind: str) -> bool:
+    """Whether this is one array under a usual name, and not columns to put side by side."""
+    return len(parts) == 1 and next(iter(parts)) in _USUAL[kind]
 
 
-def _label_name(arrays: _Arrays, columns: _Chosen) -> str | None:
-    return next(iter(columns.get("label", ())), _usual(arrays, "labels"))
+def _array(arrays: _Arrays, kind: str, chosen: _Chosen) -> "Column | None":
+    """The array of a kind, or the matrix of its columns, if there is one."""
+    parts = _matched(arrays, kind, chosen)
+    if not parts:
+        return None
+    if kind == "label" or _is_array(parts, kind):
+        return arrays[next(iter(parts))]
+    return stacked(kind, [arrays[name] for name in parts])
 
 
-def _usual(arrays: _Arrays, what: str) -> str | None:
-    return next((name for name in _USUAL[what] if name in arrays), None)
-
-
-def _required(arrays: _Arrays, name: str, what: str) -> str:
+def _required(arrays: _Arrays, name: str, what: str) -> "Column":
     if name not in arrays:
         raise InputError(f"there is no {what} {name!r}; there are {listed(sorted(arrays))}.")
-    return name
+    return arrays[name]
 
 
-def split_names(items: Sequence[str]) -> list[str]:
+def split_names(items: Any) -> list[str]:
     """Names from a list in which a text may itself be a list with commas.
 
     Examples
@@ -412,7 +392,11 @@ def split_names(items: Sequence[str]) -> list[str]:
     >>> split_names(["sex,age", "site"])
     ['sex', 'age', 'site']
     """
-    parts = [part.strip() for item in items for part in item.split(",")]
+    is_list = isinstance(items, Iterable) and not isinstance(items, str)
+    texts = list(items) if is_list else [items]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"names of columns must be texts; got {texts!r:.60}.")
+    parts = [part.strip() for text in texts for part in text.split(",")]
     return [part for part in dict.fromkeys(parts) if part]
 
 
@@ -458,12 +442,12 @@ def _read_labels(
 
 def _read_class_names(arrays: _Arrays) -> Array | None:
     """The array of class names, if there is one."""
-    name = _usual(arrays, "classes")
-    if name is None:
+    column = _array(arrays, "classes", {})
+    if column is None:
         return None
-    if len(arrays[name].shape) != 1:
-        raise arrays[name].error(f"has shape {arrays[name].shape}; it must be a list of names.")
-    names = arrays[name].read_names()
+    if len(column.shape) != 1:
+        raise column.error(f"has shape {column.shape}; it must be a list of names.")
+    names = column.read_names()
     return np.array([str(name) for name in names]) if names.dtype.kind == "O" else names
 
 
@@ -480,11 +464,11 @@ def read_late_labels(
     path: StrPath, classes: Array, columns: Mapping[str, str] = _USUAL_COLUMNS
 ) -> tuple[Array, Array]:
     """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
-    with _naming(Path(path)) as target:
-        arrays = open_columns(target)
-        label = _label_name(arrays, _chosen(columns, arrays, if_present=True))
-        ids = arrays[_required(arrays, "id", "array")]
-        labels = arrays[label or _required(arrays, "labels", "array")]
+    with _naming(path):
+        arrays = open_columns(path)
+        ids = _required(arrays, "id", "array")
+        labels = _array(arrays, "label", _chosen(columns, arrays, if_present=True))
+        labels = labels or _required(arrays, "labels", "array")
         for column in (ids, labels):
             _check_shape(column, 1, ids)
         return ids.read_names(), _read_labels(labels, classes)
@@ -496,23 +480,28 @@ def read_training(
     """Features and labels of training samples, for the trust score; logits are not needed.
 
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
-    in `classes`.
+    in `classes`, which has all classes that there are.
     """
-    with _naming(Path(path)) as target:
-        arrays = open_columns(target)
+    classes = None if classes is None else to_numpy(classes, "classes")
+    if classes is not None and classes.ndim != 1:
+        raise InputError(f"classes must be a list of names; got shape {classes.shape}.")
+    with _naming(path):
+        arrays = open_columns(path)
         chosen = _chosen(columns, arrays, if_present=True)
-        features = _features(arrays, chosen)
+        features = _array(arrays, "features", chosen)
         if features is None:
             raise InputError(
                 "there is no array 'features', which the trust score needs of the training "
                 f"samples; there are {listed(sorted(arrays))}."
             )
-        label = _label_name(arrays, chosen) or _required(arrays, "labels", "array")
+        column = _array(arrays, "label", chosen) or _required(arrays, "labels", "array")
         _check_shape(features, 2, features)
-        _check_shape(arrays[label], 1, features)
-        _check_memory(target, 16 * math.prod(features.shape))
+        _check_shape(column, 1, features)
+        _check_memory(path, 16 * math.prod(features.shape))
         stored = _read_class_names(arrays)
-        labels = _read_labels(arrays[label], classes if stored is None else stored)
+        labels = _read_labels(column, classes if stored is None else stored)
+        if classes is not None:
+            encode_labels(labels, classes)
         return floating_matrix(features.read_numbers(), "array 'features'"), labels
 
 
@@ -523,7 +512,7 @@ def check_output(
     path: StrPath, suffixes: Sequence[str], inputs: Sequence[StrPath | None] = ()
 ) -> Path:
     """The path of an output: in a folder that exists, with a suffix, and none of the `inputs`."""
-    target = Path(path)
+    target = storage.check_path(path)
     if target.suffix.lower() not in suffixes:
         raise InputError(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
@@ -543,42 +532,6 @@ def check_output(
     return target
 
 
-@final
-@dataclass
-class PredictionSummary:
-    """What the sets of a file are like: how many have each size, and each status by its word."""
-
-    n: int
-    n_classes: int
-    sizes: Counter[int] = field(default_factory=Counter)
-    status: Counter[str] = field(default_factory=Counter)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "n": self.n,
-            "n_classes": self.n_classes,
-            "mean_size": sum(size * count for size, count in self.sizes.items()) / self.n,
-            "empty": self.sizes[0],
-            "full": self.sizes[self.n_classes],
-            "status": dict(sorted(self.status.items())),
-        }
-
-    def sentences(self) -> list[str]:
-        """The summary in sentences."""
-        numbers = self.to_dict()
-        lines = [
-            f"{self.n:,} sets of {numbers['mean_size']:.2f} classes on average; "
-            f"{numbers['full']:,} hold all {self.n_classes:,} classes, "
-            f"{numbers['empty']:,} are empty."
-        ]
-        for status in Status:
-            count = self.status[status.name.lower()]
-            if count and status is not Status.EXACT:
-                lines.append(f"{count:,} of them: {status.sentence}.")
-        return lines
-
-
 def predict_file(
     model: StrPath,
     outputs: StrPath,
@@ -588,7 +541,7 @@ def predict_file(
     max_size: int | None = None,
     ids: Sequence[str] = (),
     progress: bool | None = None,
-) -> PredictionSummary:
+) -> dict[str, Any]:
     """Predict a set for every sample of a file, block by block; the result is whole or absent.
 
     Parameters
@@ -602,31 +555,48 @@ def predict_file(
         Arrays to copy to the result; one called ``id`` always is.
     progress : bool, optional
         Show a progress bar; by default on a terminal.
+
+    Returns
+    -------
+    dict
+        Numbers of samples (``n``), of classes, and of sets that are empty or full, by status, and
+        their mean size.
     """
-    target = check_output(result, _SUFFIXES, [model, outputs])
-    check_alphas(alpha)
+    inputs = [storage.check_path(model, "model"), storage.check_path(outputs, "outputs")]
+    target = check_output(result, _SUFFIXES, inputs)
+    if progress is not None:
+        check_arguments(bool, progress=progress)
+    alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
     _check_copied(source)
-    summary = PredictionSummary(len(source), source.n_classes)
+    sizes: Counter[int] = Counter()
+    status: Counter[str] = Counter()
 
     def blocks() -> Iterator[dict[str, Any]]:
         title = "Prediction sets"
         with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
             for start, stop in source.blocks():
                 samples = source.read(start, stop, features=predictor.uses_features)
-                sets = predictor.predict_set(samples, float(alpha), max_size=max_size)
+                sets = predictor.predict_set(samples, alpha, max_size=max_size)
                 block: dict[str, Any] = {_ROW: list(range(start, stop))}
                 for name, column in source.ids.items():
                     block[name] = column.read_names(start, stop).tolist()
                 block |= _set_columns(sets)
-                summary.sizes.update(block["size"])
-                summary.status.update(block["status"])
+                sizes.update(block["size"])
+                status.update(block["status"])
                 yield block
                 advance(stop - start)
 
     _write_sets(target, blocks(), predictor.classes_)
-    return summary
+    return {
+        "n": len(source),
+        "n_classes": source.n_classes,
+        "mean_size": sum(size * count for size, count in sizes.items()) / len(source),
+        "empty": sizes[0],
+        "full": sizes[source.n_classes],
+        "status": dict(sorted(status.items())),
+    }
 
 
 def predict_table(
@@ -663,7 +633,9 @@ def predict_table(
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
     """
     pa = needed("pyarrow", "predict_table")
-    classes = predictor.classes_
+    if not isinstance(predictor, Predictor):
+        raise InputError(f"predictor must be calibrated; got {type(predictor).__name__}.")
+    alpha, classes = check_alpha(alpha), predictor.classes_
     types = {
         "set": pa.list_(pa.array(classes.tolist()).type),
         "size": pa.int32(),
@@ -683,7 +655,7 @@ def predict_table(
                 "draws at random, and the draws of a sample must not depend on its batch."
             )
         samples = source.read(features=predictor.uses_features)
-        added = _set_columns(predictor.predict_set(samples, float(alpha), max_size=max_size))
+        added = _set_columns(predictor.predict_set(samples, alpha, max_size=max_size))
         names = [*([_ROW] if source.row is not None else []), *source.ids]
     else:
         # Engines pass empty partitions; their results must have the columns of the others.
@@ -832,7 +804,7 @@ def _write_json(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
 
 def plain_file(path: StrPath) -> Path:
     """The path of a regular file; reading a pipe or a device might never end."""
-    target = Path(path)
+    target = storage.check_path(path)
     try:
         mode = target.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -844,7 +816,7 @@ def plain_file(path: StrPath) -> Path:
     return target
 
 
-def _check_memory(path: Path, need: int) -> None:
+def _check_memory(path: StrPath, need: int) -> None:
     """Refuse arrays whose announced size in bytes does not fit into the free memory."""
     try:
         match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -860,7 +832,7 @@ def _check_memory(path: Path, need: int) -> None:
 
 def open_columns(path: StrPath) -> "dict[str, Column]":
     """Arrays of a file or folder by name; the extension says how to read it."""
-    target = Path(path)
+    target = storage.check_path(path)
     if target.is_dir():
         files = sorted(target.glob("*.npy"))
         if not files:
@@ -1022,48 +994,41 @@ def _map_npy(path: Path) -> Array:
     return np.memmap(path, dtype, "r", offset, shape, order="F" if fortran else "C")
 
 
-def _read_npz(path: Path) -> "dict[str, _PackedArray]":
+def _read_npz(path: Path) -> dict[str, Array]:
+    """Arrays of an `.npz` file, read whole after a look at their announced sizes."""
+    arrays = {}
     with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
         items = [item for item in archive.infolist() if item.filename.endswith(".npy")]
-        return {
-            item.filename.removesuffix(".npy"): _PackedArray(path, archive, item) for item in items
-        }
+        for item in items:
+            _check_packing(path, item)
+        _check_memory(path, sum(item.file_size for item in items))
+        for item in items:
+            name = item.filename.removesuffix(".npy")
+            with archive.open(item) as stream:
+                _read_header(stream, item.file_size, f"{path}: array {name!r}")
+            with archive.open(item) as stream:
+                # All of it is read, so zipfile compares the checksum.
+                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+    return arrays
 
 
-@final
-class _PackedArray:
-    """An array of an `.npz` file, read whole at first use, if its announced size fits in memory."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> None:
-        what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
-        # Other packings than those of NumPy unpack all they hold at once.
-        is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-        if not is_usual or item.flag_bits & _ENCRYPTED:
-            raise InputError(
-                f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
-                "numpy.savez."
-            )
-        packed = min(item.compress_size, path.stat().st_size)
-        if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
-            raise InputError(
-                f"{what} announces {item.file_size / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, "
-                f"over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save "
-                "it with numpy.savez."
-            )
-        _check_memory(path, item.file_size)
-        with archive.open(item) as stream:
-            self.shape, _, _ = _read_header(stream, item.file_size, what)
-        self._path, self._member = path, item.filename
-
-    @cached_property
-    def _values(self) -> Array:
-        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
-            # All of it is read, so zipfile compares the checksum.
-            values: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return values
-
-    def __getitem__(self, rows: slice) -> Array:
-        return self._values[rows]
+def _check_packing(path: Path, item: zipfile.ZipInfo) -> None:
+    """Refuse an array that would unpack to far more than the file holds."""
+    what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
+    # Other packings than those of NumPy unpack all they hold at once.
+    is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if not is_usual or item.flag_bits & _ENCRYPTED:
+        raise InputError(
+            f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
+            "numpy.savez."
+        )
+    packed = min(item.compress_size, path.stat().st_size)
+    if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
+        raise InputError(
+            f"{what} announces {item.file_size / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, "
+            f"over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save "
+            "it with numpy.savez."
+        )
 
 
 def _read_tensors(path: Path) -> "dict[str, _Tensor]":
@@ -1151,6 +1116,11 @@ def _check_distinct(source: object, names: Sequence[str]) -> None:
 def _read_parquet(path: Path) -> "dict[str, _ArrowColumn]":
     needed("pyarrow", f"{path}: a Parquet file")
     return _arrow_arrays(_ArrowTable(path))
+
+
+def _table_columns(table: Any) -> "dict[str, Column]":
+    columns = _arrow_arrays(_ArrowTable(table))
+    return {name: Column("table", name, values) for name, values in columns.items()}
 
 
 def _arrow_arrays(table: "_ArrowTable") -> "dict[str, _ArrowColumn]":

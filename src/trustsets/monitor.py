@@ -25,6 +25,7 @@ from trustsets._arrays import (
     Floats,
     Open,
     check_alpha,
+    check_arguments,
     check_fields,
     column,
     encode_labels,
@@ -168,11 +169,7 @@ class Monitor:
         level: float = 0.95,
         random_state: Any = 0,
     ) -> None:
-        if not isinstance(predictor, Predictor):
-            raise InputError(
-                f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
-            )
-        n = predictor.n_calibration_
+        n = _require_predictor(predictor).n_calibration_
         if reason := predictor.batch_dependence:
             raise InputError(f"predictor cannot be monitored: {reason}.")
         setting = Setting(
@@ -220,7 +217,7 @@ class Monitor:
         """
         if batch is not None and str(batch) in self._state.batches:
             return self
-        names = _check_ids(ids, len(outputs))
+        names = _check_ids(ids, len(require_outputs(outputs, "outputs")))
         outputs = self._prepared(outputs)
         order = self._order(len(outputs), in_order)
         outputs, names = outputs.take(order), names[order]
@@ -240,7 +237,7 @@ class Monitor:
         """
         if batch is not None and str(batch) in self._state.batches:
             return 0
-        names = _check_ids(ids, np.size(ids))
+        names = _check_ids(ids, to_numpy(ids, "ids").size)
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
         order = self._order(len(names), in_order)
         names, codes = names[order], codes[order]
@@ -264,7 +261,7 @@ class Monitor:
         state = storage.read(path)
         if not isinstance(state, MonitorState):
             raise StorageError(f"{path}: it holds a {type(state).__name__}, not a monitor.")
-        if state.setting.predictor != storage.digest(predictor.state_):
+        if state.setting.predictor != storage.digest(_require_predictor(predictor).state_):
             raise StorageError(
                 f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
             )
@@ -302,13 +299,14 @@ class Monitor:
         try:
             yield
             taken = self._state.batches
-            self._state.batches = (*taken, str(name or f"batch {len(taken) + 1}"))
+            self._state.batches = (*taken, str(f"batch {len(taken) + 1}" if name is None else name))
         except BaseException:
             self._state = before
             raise
 
     def _order(self, n: int, in_order: bool) -> Codes:
         """Order in which the samples of a batch are taken."""
+        check_arguments(bool, in_order=in_order)
         if in_order:
             return np.arange(n)
         seed = [self._state.setting.seed, len(self._state.batches)]
@@ -399,6 +397,14 @@ class Monitor:
         groups = {name: values.astype(str) for name, values in outputs.groups.items()}
         for part in state.parts:
             part.earlier.add(scores[part.contains(regions, codes, groups)])
+
+
+def _require_predictor(predictor: Any) -> Predictor:
+    if not isinstance(predictor, Predictor):
+        raise InputError(
+            f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
+        )
+    return predictor
 
 
 def _blocks(outputs: ModelOutputs) -> list[Codes]:

@@ -31,9 +31,10 @@ from trustsets._arrays import (
     floating_matrix,
     read_only,
     rounding_of_sums,
+    to_numpy,
     warn_if_probabilities,
 )
-from trustsets._draws import content_keys
+from trustsets._draws import content_keys, resolve_seed
 from trustsets._frames import frame_fields
 from trustsets.errors import InputError
 
@@ -366,7 +367,7 @@ class ModelOutputs:
         """Return the samples at `index` (a list, array or slice), identities kept."""
         try:
             index = np.atleast_1d(np.arange(len(self))[index])
-        except IndexError as error:
+        except (IndexError, TypeError, ValueError) as error:
             raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
         if index.size == 0:
             raise InputError("index selects no sample; ModelOutputs cannot be empty.")
@@ -406,7 +407,8 @@ class ModelOutputs:
         check_arguments(Open, fraction=fraction)
         if len(self) < 2:
             raise InputError("a single sample cannot be split.")
-        order = np.random.default_rng(seed).permutation(len(self))
+        check_arguments(bool, stratify=stratify)
+        order = np.random.default_rng(resolve_seed(seed, "seed")).permutation(len(self))
         strata = self.require_labels("stratify")[order] if stratify else np.zeros(len(self))
         # Each stratum is spread evenly over (0, 1); cutting at `fraction` keeps its share.
         by_stratum = np.argsort(strata, kind="stable")
@@ -421,8 +423,10 @@ class ModelOutputs:
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
         """Join outputs end to end; identities that are not all different are numbered anew."""
-        if not parts:
-            raise InputError("parts must hold at least one ModelOutputs.")
+        if not isinstance(parts, Sequence) or not parts:
+            raise InputError("parts must be a list of at least one ModelOutputs.")
+        for number, part in enumerate(parts):
+            require_outputs(part, f"parts[{number}]")
         first = parts[0]
         for number, part in enumerate(parts[1:], start=1):
             shifts = [0.0 if side._shift is None else side._shift for side in (first, part)]
@@ -452,12 +456,14 @@ class ModelOutputs:
 
     def shifted(self, shift: Any) -> Self:
         """Return the same samples with a constant added to the logits of each class."""
-        amounts = np.array(shift, dtype=np.float64)
-        if amounts.shape != self.classes.shape or not np.isfinite(amounts).all():
+        amounts = to_numpy(shift, "shift")
+        numbers = amounts.dtype.kind in "fiu"
+        if not numbers or amounts.shape != self.classes.shape or not np.isfinite(amounts).all():
             raise InputError(
                 f"shift must hold one finite number for each of the {self.n_classes} classes; got "
                 f"{shift!r:.60}."
             )
+        amounts = amounts.astype(np.float64)
         return self._replaced(_shift=amounts if self._shift is None else self._shift + amounts)
 
     def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:

@@ -25,6 +25,7 @@ from trustsets._arrays import (
     Open,
     check_alpha,
     check_arguments,
+    to_numpy,
     whole,
 )
 from trustsets._frames import frame_of_rows
@@ -168,7 +169,11 @@ def _observed_shares(values: Array, word: str) -> dict[str, float]:
 
 
 def _check_shares(shares: Shares, name: str, word: str) -> dict[str, float]:
-    named = shares if isinstance(shares, Mapping) else dict(enumerate(np.atleast_1d(shares)))
+    named = (
+        shares
+        if isinstance(shares, Mapping)
+        else dict(enumerate(np.atleast_1d(to_numpy(shares, name))))
+    )
     checked: dict[str, Any] = {f"{word} {part}": share for part, share in named.items()}
     positive = all(isinstance(s, Real) and 0.0 < float(s) <= 1.0 for s in checked.values())
     if not positive or sum(checked.values()) > 1.0 + _ROUNDING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats
+from trustsets._arrays import Array, Floats, Positive, check_arguments
 from trustsets.errors import InputError
 from trustsets.metrics import METRICS, WHOLE_AXES, BinTable, Evaluation, table_title
 
@@ -371,7 +371,7 @@ def size_data(evaluations: Sequence[Evaluation]) -> tuple[list[str], Floats]:
 
 
 def _table(evaluation: Evaluation, name: str) -> BinTable:
-    if name not in evaluation.tables:
+    if not isinstance(name, str) or name not in evaluation.tables:
         raise InputError(f"there is no table {name!r}; there are {list(evaluation.tables)}.")
     return evaluation.tables[name]
 
@@ -515,7 +515,8 @@ def coverage_by_group(
     `table` is any table, such as ``"group:sex"`` or ``"class"``, of one method or of several on the
     same samples. The `most` groups of lowest coverage are shown.
     """
-    methods = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    check_arguments(Positive, most=most)
+    methods = evaluations if isinstance(evaluations, Mapping) else {"": evaluations}
     first = _as_list(list(methods.values()))[0]
     shown = _table(first, table)
     order = np.argsort(shown.coverage, kind="stable")[:most].tolist()

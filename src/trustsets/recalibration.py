@@ -99,7 +99,8 @@ class TemperatureScaling(Estimator):
         """Return the outputs with logits divided by T."""
         if not hasattr(self, "temperature_"):
             raise self.not_fitted()
-        return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
+        logits = np.asarray(require_outputs(outputs, "outputs").logits, np.float64)
+        return outputs.with_logits(logits / self.temperature_)
 
 
 def _inverse_temperature(logits: NDArray[Any], label_gaps: Floats) -> float:
@@ -212,7 +213,7 @@ class ClassBias(Estimator):
         """Return the outputs with the biases added to their logits."""
         if not hasattr(self, "bias_"):
             raise self.not_fitted()
-        if outputs.n_classes != self.bias_.size:
+        if require_outputs(outputs, "outputs").n_classes != self.bias_.size:
             raise InputError(
                 f"outputs have {outputs.n_classes} classes, but the biases are for "
                 f"{self.bias_.size}."

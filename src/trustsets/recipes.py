@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trustsets._arrays import Count, Positive, check_arguments
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import (
@@ -94,9 +95,9 @@ def score_name(score: str) -> str:
 
 def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -> bool:
     """Whether a method can use a trust score, with this choice of basis and statistics."""
-    if statistics and "trust" not in statistics:
+    chosen, names = _listed(statistics, "statistics"), _listed(basis, "basis")
+    if chosen and "trust" not in map(str, chosen):
         return False
-    names = _listed(basis)
     if names and all(isinstance(name, str) for name in names) and "auto" not in names:
         return bool({"polynomial", "bins"} & set(names))
     return method_name(method) in _WITH_TRUST
@@ -125,8 +126,9 @@ def make_score(name: str = "aps", **parameters: Any) -> Score:
 
 def make_bins(statistics: Sequence[str] = ("confidence", "trust"), n: int | None = None) -> Bins:
     """Return a grid of quantile bins, of at most 25 cells of at least 50 of `n` samples each."""
-    side = _LARGEST_SIDE
+    side, statistics = _LARGEST_SIDE, _listed(statistics, "statistics")
     if n is not None:
+        check_arguments(Positive, n=n)
         side = min(side, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
     counts = (side**2,) if len(statistics) == 1 else (side,) * len(statistics)
     return Bins(*_statistics(statistics, "raw"), counts=counts, spacing="quantile")
@@ -154,14 +156,17 @@ def make_basis(
     >>> make_basis("intercept", groups=["site"])
     Intercept() + Groups(columns=('site',), penalty=0.0)
     """
-    chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in _listed(names)))
-    if groups and "groups" not in chosen:
+    chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in _listed(names, "basis")))
+    groups = _listed(groups, "groups")
+    if (groups and "groups" not in chosen) or not chosen:
         chosen.append("groups")
+    degree = 5 if degree is None else degree
+    check_arguments(Count, degree=degree)
     polynomial = partial(
         Polynomial,
-        5 if degree is None else degree,
-        of=_statistics(statistics, transform or "rank"),
-        penalty=penalty or 0.0,
+        degree,
+        of=_statistics(statistics, "rank" if transform is None else transform),
+        penalty=0.0 if penalty is None else penalty,
     )
     makers: dict[str, Callable[[], Basis]] = {
         "polynomial": polynomial,
@@ -222,6 +227,7 @@ def make_predictor(
     if "prevalence" in chosen:
         chosen["class_bias"] = ClassBias(prevalence=chosen.pop("prevalence"))
     _check_parameters(f"the method {method!r}", kind, chosen)
+    statistics, groups = _listed(statistics, "statistics"), _listed(groups, "groups")
     if name not in ("conditional", "paper") and (of_basis or basis is not None):
         raise InputError(
             f"basis and {', '.join(of_basis) or 'its parameters'} belong to the method conditional;"
@@ -241,14 +247,14 @@ def make_predictor(
         chosen["trust"] = trust
     usual = ("confidence", "trust") if trust is not None else ("confidence",)
     if kind is ConditionalConformal:
-        if isinstance(basis, Basis) or basis == "auto":
+        if isinstance(basis, Basis) or (isinstance(basis, str) and basis == "auto"):
             chosen["basis"] = basis
         elif basis is not None or of_basis or statistics:
             if name == "paper":
                 of_basis.setdefault("transform", "raw")
             chosen["basis"] = make_basis(
-                _listed(basis) or "polynomial",
-                statistics=tuple(statistics) or usual,
+                _listed(basis, "basis") or "polynomial",
+                statistics=statistics or usual,
                 groups=groups,
                 n=n,
                 **of_basis,
@@ -258,19 +264,22 @@ def make_predictor(
         return MondrianConformal.paper(**chosen)
     if kind is MondrianConformal and "by" not in chosen:
         by: dict[str, Any] = {"groups": Groups(*groups), "class": "class"}
-        chosen["by"] = by[name] if name in by else make_bins(tuple(statistics) or usual, n)
+        chosen["by"] = by[name] if name in by else make_bins(statistics or usual, n)
     return kind(**chosen)
 
 
 def _statistics(names: Sequence[str], transform: Any) -> tuple[Statistic, ...]:
     return tuple(
-        STATISTICS[_checked("statistics", name, STATISTICS)](transform=transform) for name in names
+        STATISTICS[_checked("statistics", name, STATISTICS)](transform=transform)
+        for name in _listed(names, "statistics")
     )
 
 
-def _listed(names: Any) -> list[Any]:
+def _listed(names: Any, what: str) -> list[Any]:
     if names is None:
         return []
+    if not isinstance(names, str | Basis | Iterable):
+        raise InputError(f"{what} must be a name or a list of names; got {names!r:.60}.")
     return [names] if isinstance(names, str | Basis) else list(names)
 
 

@@ -7,7 +7,15 @@ from typing import Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Flavour, column, encode_labels
+from trustsets._arrays import (
+    Array,
+    Flavour,
+    check_alpha,
+    check_arguments,
+    column,
+    encode_labels,
+    to_numpy,
+)
 from trustsets._frames import make_frame
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
@@ -99,26 +107,49 @@ class PredictionSets:
         allow_empty : bool
             False keeps the most likely class in a set that would be empty.
         """
-        values, status = thresholds.values, thresholds.status
-        if predicted is None:
-            predicted = scores.argmin(axis=1)
+        scores = to_numpy(scores, "scores")
+        if scores.ndim != 2 or scores.dtype.kind not in "fiu":
+            raise InputError(
+                f"scores must be numbers of shape (m, K); got {scores.dtype} of {scores.shape}."
+            )
+        if not isinstance(thresholds, Thresholds):
+            raise InputError(
+                f"thresholds must be Thresholds(values, status); got {type(thresholds).__name__}."
+            )
+        values, status = _check_thresholds(thresholds, *scores.shape)
+        predicted = _check_predicted(predicted, scores)
+        check_arguments(bool, allow_empty=allow_empty)
         if values.ndim == 1:
             values, status = values[:, None], status[:, None]
         limits = values if values.ndim == 3 else values[:, None]
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
             np.less_equal(scores, limits[..., number], out=mask[..., number])
-        if not allow_empty:
-            # If the set of any alpha is empty, all alphas get the class: sets stay nested even
-            # where the set of a smaller alpha holds other classes.
-            empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
-            mask[empty, predicted[empty]] = True
-        # A full set always says why it is full.
-        bounded = mask.all(axis=1) & _IS_FINITE[status]
+        try:
+            if not allow_empty:
+                # If the set of any alpha is empty, all alphas get the class: sets stay nested even
+                # where the set of a smaller alpha holds other classes.
+                empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
+                mask[empty, predicted[empty]] = True
+            # A full set always says why it is full.
+            bounded = mask.all(axis=1) & _IS_FINITE[status]
+        except IndexError as error:
+            raise InputError(
+                f"predicted must be columns of scores, and status values of Status: {error}."
+            ) from None
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if isinstance(alpha, float):
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
-        names = np.arange(scores.shape[1]) if classes is None else classes
+        elif not isinstance(alpha, tuple) or len(alpha) != mask.shape[-1]:
+            raise InputError(
+                f"alpha must be a float, or a tuple of {mask.shape[-1]}, one for each column of "
+                f"the thresholds; got {alpha!r:.60}."
+            )
+        names = to_numpy(range(scores.shape[1]) if classes is None else classes, "classes")
+        if names.shape != (scores.shape[1],):
+            raise InputError(
+                f"classes must name the {scores.shape[1]} columns; got shape {names.shape}."
+            )
         return cls(mask, values, status, alpha, names, scores, predicted, flavour)
 
     def __len__(self) -> int:
@@ -141,7 +172,7 @@ class PredictionSets:
     def __getitem__(self, index: slice | Array | list[Any]) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
         """Return the classes of one sample (a list of them for several alphas), or a part."""
-        if isinstance(index, int | np.integer):
+        if isinstance(index, int | np.integer) and not isinstance(index, bool):
             ranked = np.arange(self.classes.size)
             if self.scores is not None and self.predicted is not None:
                 ranked = np.lexsort((ranked != self.predicted[index], self.scores[index]))
@@ -149,6 +180,10 @@ class PredictionSets:
             if self.is_single:
                 return self.classes[ranked[members]]
             return [self.classes[ranked[column]] for column in members.T]
+        try:
+            index = index if isinstance(index, slice) else np.arange(len(self))[index]
+        except (IndexError, TypeError, ValueError) as error:
+            raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
         alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
         return replace(
             self,
@@ -176,6 +211,7 @@ class PredictionSets:
         if isinstance(self.alpha, np.ndarray):
             raise InputError("each of these sets has an alpha of its own; predict with alpha=....")
         alphas = (self.alpha,) if isinstance(self.alpha, float) else self.alpha
+        alpha = check_alpha(alpha)
         if alpha not in alphas:
             raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
         if self.is_single:
@@ -216,7 +252,7 @@ class PredictionSets:
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per sample, as `to_columns`, of the outputs' own kind of frame or `flavour`."""
-        return make_frame(self.to_columns(), flavour or self.flavour)
+        return make_frame(self.to_columns(), self.flavour if flavour is None else flavour)
 
     def to_columns(self) -> dict[str, Any]:
         """Set, size, threshold, status in words, and an alpha of its own, of each sample."""
@@ -241,3 +277,34 @@ class PredictionSets:
         if not isinstance(self.alpha, np.ndarray):
             return form.format(self.alpha)
         return f"{self.alpha.min():.3g} to {self.alpha.max():.3g}" if self.alpha.size else "()"
+
+
+def _check_thresholds(thresholds: Thresholds, m: int, n_classes: int) -> tuple[Array, Array]:
+    """Values and status of the thresholds of m samples."""
+    values = to_numpy(thresholds.values, "thresholds.values")
+    status = to_numpy(thresholds.status, "thresholds.status")
+    wanted = (m, n_classes) if values.ndim == 3 else (m,)
+    if values.ndim not in (1, 2, 3) or values.shape[: len(wanted)] != wanted:
+        raise InputError(
+            f"thresholds.values must have shape ({m},), ({m}, A) or ({m}, {n_classes}, A) for A "
+            f"alphas; got {values.shape}."
+        )
+    if values.dtype.kind != "f" or status.dtype.kind not in "iu" or status.shape[:1] != (m,):
+        raise InputError(
+            f"thresholds must hold floats, and a Status for each of the {m} samples; got "
+            f"{values.dtype}, and {status.dtype} of {status.shape}."
+        )
+    return values, status
+
+
+def _check_predicted(predicted: Any, scores: Array) -> NDArray[np.int64]:
+    """Columns of the most likely classes, by default those of the lowest scores."""
+    if predicted is None:
+        return np.asarray(scores.argmin(axis=1))
+    codes = to_numpy(predicted, "predicted")
+    if codes.dtype.kind not in "iu" or codes.shape != (len(scores),):
+        raise InputError(
+            f"predicted must be columns of scores, one for each of the {len(scores)} samples; got "
+            f"{codes.dtype} of {codes.shape}."
+        )
+    return codes

@@ -43,6 +43,7 @@ from trustsets._arrays import (
     group_column,
     is_missing,
 )
+from trustsets._draws import resolve_seed
 from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -178,6 +179,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             Passed to the `fit` of the classifier. Arrays of length n, such as ``sample_weight``,
             are divided as `X` is, except evaluation sets (names with "eval").
         """
+        check_arguments(bool, prefit=self.prefit)
         X, y = _check_data(X, y)
         if self.prefit:
             if fit_params:
@@ -364,6 +366,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._needs_features:
             raw_features, source = _feature_source(self.features, self.estimator_)
             raw = raw_features(X)
+            if np.ndim(raw) != 2 and not hasattr(raw, "tocsr"):
+                raise InputError("features must give a matrix with one row per sample.")
             encoder = _encoder(raw)
             features = np.asarray(encoder.fit_transform(raw), np.float64)
             self.reference_ = TrustScore(normalize=False).fit(features, y)
@@ -569,7 +573,7 @@ def _random_part(y: Array, share: float, seed: int) -> tuple[Rows, Rows]:
     """
     if _num_samples(y) < 2:
         raise InputError("training and calibration need 2 samples or more; got 1 sample.")
-    order = np.random.default_rng(seed).permutation(y.shape[0])
+    order = np.random.default_rng(resolve_seed(seed)).permutation(y.shape[0])
     size = min(max(round(share * y.shape[0]), 1), y.shape[0] - 1)
     return np.sort(order[:size]), np.sort(order[size:])
 
@@ -634,6 +638,11 @@ def _inherits(estimator: Any, name: str) -> bool:
 
 def _check_classifies(estimator: Any) -> None:
     """Refuse what can have no outputs, before it is trained."""
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        raise InputError(
+            "estimator must be a classifier with fit and predict_proba or decision_function, such "
+            f"as LogisticRegression(); got {estimator!r:.60}."
+        )
     hard = _inherits(estimator, "VotingClassifier") and estimator.voting == "hard"
     if hard or is_regressor(estimator):
         hint = 'set voting="soft"' if hard else "a regressor has none"

@@ -8,7 +8,7 @@ import numpy as np
 
 from trustsets._arrays import Floats, check_fields
 from trustsets._blocks import row_numbers
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require, require_numbers, storable
 
 __all__ = [
@@ -111,7 +111,7 @@ class Confidence(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the largest softmax output of each sample."""
-        return outputs.confidence
+        return require_outputs(outputs, "outputs").confidence
 
 
 @final
@@ -124,7 +124,7 @@ class Trust(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the trust score of each sample."""
-        return outputs.require_trust("Trust")
+        return require_outputs(outputs, "outputs").require_trust("Trust")
 
 
 @final
@@ -137,6 +137,7 @@ class Entropy(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the entropy of each sample."""
+        require_outputs(outputs, "outputs")
 
         def entropy(block: slice) -> Floats:
             p = outputs.block_probabilities(block)
@@ -155,6 +156,7 @@ class Margin(Statistic):
 
     def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the margin of each sample."""
+        require_outputs(outputs, "outputs")
 
         def margin(block: slice) -> Floats:
             top = np.partition(outputs.block_probabilities(block), -2, axis=1)[:, -2:]

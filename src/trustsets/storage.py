@@ -46,7 +46,9 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
 
     Links are followed, and an earlier file keeps its permissions.
     """
-    final = Path(os.path.realpath(path))
+    final = Path(os.path.realpath(check_path(path)))
+    if not final.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; make it first.")
     if final.exists() and not final.is_file():
         raise InputError(f"{path}: this is a folder, a pipe or a device; give the name of a file.")
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".part")
@@ -175,7 +177,7 @@ def _imported(spec: str) -> Callable[..., Any] | None:
 
 def read(path: StrPath) -> Any:
     """Read what `write` wrote."""
-    header, arrays = _read_parts(Path(path))
+    header, arrays = _read_parts(check_path(path))
     try:
         return _decode(json.loads(header["tree"]), arrays)
     except (StorageError, InputError) as error:
@@ -356,6 +358,13 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     if hasattr(value, "check_state"):
         value.check_state()
     return value
+
+
+def check_path(path: Any, name: str = "path") -> Path:
+    """Return the path of a file or folder, or raise where it is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{name} must be a text or a pathlib.Path; got {type(path).__name__}.")
+    return Path(path)
 
 
 def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:

@@ -193,7 +193,7 @@ def test_files_have_the_sets_of_predict_set(suffix, kind, standard, model, tmp_p
     assert [row["threshold"] for row in rows] == sets.thresholds.tolist()
     assert {row["alpha"] for row in rows} == {0.2}
     assert [row["status"] for row in rows] == sets.to_frame("pandas")["status"].tolist()
-    assert summary.to_dict() == {
+    assert summary == {
         "n": 157,
         "n_classes": 5,
         "mean_size": sets.sizes.mean(),

@@ -329,6 +329,16 @@ def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
             read_training(write_npz(tmp_path / "a", training), CLASSES)
 
 
+@pytest.mark.parametrize("name", ["logits", "labels", "features", "trust", "id", "classes"])
+def test_an_array_without_rows_is_refused_by_name(name, tmp_path):
+    """A single number as labels was an IndexError where they name the classes."""
+    for classes in ({}, {"classes": CLASSES}):
+        arrays = {key: own for key, own in simulated(60).items() if key != "classes"} | classes
+        path = write_npz(tmp_path / "a", arrays | {name: np.array(1)})
+        with pytest.raises(InputError, match=rf"a\.npz: array '{name}' has shape \(\)"):
+            open_outputs(path).read()
+
+
 def test_truth_values_are_no_positions_of_named_classes(tmp_path):
     arrays = simulated(60) | {"labels": np.arange(60) % 2 == 0}
     with pytest.raises(InputError, match="row 0 holds True"):

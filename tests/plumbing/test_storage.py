@@ -178,8 +178,10 @@ def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
     odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
     odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
     assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
+    changed = StandardConformal().calibrate(make_outputs())
+    changed.allow_empty = "yes"
     with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty must be True or False"):
-        StandardConformal(allow_empty="yes").calibrate(make_outputs()).save(tmp_path / "n")
+        changed.save(tmp_path / "n")
     assert not (tmp_path / "n").exists()
 
 

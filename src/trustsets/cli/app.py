@@ -4,10 +4,8 @@ A command parses, calls the library, and prints. What it needs is imported when 
 ``--help`` is quick.
 """
 
-import dataclasses
 import errno
 import functools
-import hashlib
 import inspect
 import json
 import math
@@ -21,9 +19,10 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -67,14 +66,6 @@ _HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
 # What turns the direction of the text around it.
 _TURNING = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# The smallest extra with a package that a command may lack; that of the paper's has all of these.
-_EXTRAS = {
-    "pandas": "tables",
-    "pyarrow": "tables",
-    "PIL": "explore",
-    "starlette": "explore",
-    "uvicorn": "explore",
-}
 
 
 def visible(text: str) -> str:
@@ -93,16 +84,40 @@ def visible(text: str) -> str:
     )
 
 
-@dataclasses.dataclass
+def argument(metavar: str, text: str) -> Any:
+    """An argument of a command, which has no name to type, with its help text."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
+) -> Any:
+    """An option of a command with its help text; `metavar` stands for its value, None for a flag.
+
+    `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+_COMMON = "Common options"
+
+
+@dataclass
 class Console:
-    """Results go to stdout, everything else to stderr; the fields are the common options.
+    """Results go to stdout, everything else to stderr; the fields are options of every command.
 
     Output on a terminal has colour; piped output is plain text in whole lines.
     """
 
-    json: bool = False
-    quiet: bool = False
-    debug: bool = False
+    json: Annotated[bool, option(None, "Print the result as JSON.", "--json", panel=_COMMON)] = (
+        False
+    )
+    quiet: Annotated[
+        bool, option(None, "Print results and errors only.", "--quiet", "-q", panel=_COMMON)
+    ] = False
+    debug: Annotated[
+        bool, option(None, "Show the traceback of an error.", "--debug", panel=_COMMON)
+    ] = False
 
     def say(self, *lines: str) -> None:
         """Tell the person what happened, on stderr; nothing with --quiet."""
@@ -251,11 +266,7 @@ def _print_error(error: Exception, command: str) -> None:
     elif isinstance(error, UnicodeEncodeError):
         text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
     elif isinstance(error, ModuleNotFoundError):
-        extra = (
-            "paper"
-            if command == "paper"
-            else _EXTRAS.get((error.name or "").partition(".")[0], "paper")
-        )
+        extra = command if command in ("explore", "paper") else "tables"
         text = f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
@@ -270,31 +281,6 @@ def _print_to_stderr(word: str, style: str, text: str) -> None:
 
 
 # --- Options -----------------------------------------------------------------------------------
-
-
-def argument(metavar: str, text: str) -> Any:
-    """An argument of a command, which has no name to type, with its help text."""
-    return typer.Argument(metavar=metavar, help=text)
-
-
-def option(
-    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
-) -> Any:
-    """An option of a command with its help text; `metavar` stands for its value, None for a flag.
-
-    `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
-    """
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
-
-
-def _setting(text: str, *names: str) -> Any:
-    """A flag whose value is kept in the settings of the console."""
-
-    def keep(value: bool) -> bool:
-        setattr(console, names[0].removeprefix("--"), value)
-        return value
-
-    return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
 
 
 _KINDS = ".npz, .parquet, .csv, .safetensors, a folder of .npy."
@@ -337,7 +323,7 @@ _Classes = Annotated[Path | None, option("FILE", "Class names: a text file, one 
 _Groups = Annotated[_Names, option("NAMES", _GROUPS, "--group")]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MethodOptions:
     """Options that say which predictor is made, in the words of `trustsets.recipes`."""
 
@@ -364,7 +350,7 @@ class MethodOptions:
         return {kind: text for kind, text in asked.items() if text is not None}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ComparisonOptions:
     """Which models are evaluated on which samples, and what is measured."""
 
@@ -375,58 +361,36 @@ class ComparisonOptions:
     metric: Annotated[_Names, option("NAMES", _METRIC)] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Common:
-    """How every command talks; the callbacks keep the values."""
-
-    json: Annotated[bool, _setting("Print the result as JSON.", "--json")] = False
-    quiet: Annotated[bool, _setting("Print results and errors only.", "--quiet", "-q")] = False
-    debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
-
-
 def expanded(function: Callable[..., None]) -> Callable[..., None]:
     """A command with one parameter for each option, from a function that takes groups of them.
 
     A parameter of `function` whose type is a dataclass becomes one option for each field. The
     options that every command has are added. All are annotated as Typer wants it.
     """
-    hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in groups:
-            parameters += _fields(groups[parameter.name])
+        kind: Any = parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += inspect.signature(kind).parameters.values()
         else:
-            parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
-    common = _fields(_Common)
+            parameters.append(parameter)
+    parameters += inspect.signature(Console).parameters.values()
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
-        for parameter in common:
-            values.pop(parameter.name)
+        for item in fields(Console):
+            setattr(console, item.name, values.pop(item.name))
         for name, group in groups.items():
-            chosen = {field.name: values.pop(field.name) for field in _fields(group)}
-            values[name] = group(**chosen)  # type: ignore[operator]
+            values[name] = group(**{item.name: values.pop(item.name) for item in fields(group)})
         function(**values)
 
-    whole = inspect.Signature([*parameters, *common])
-    run.__signature__ = whole  # type: ignore[attr-defined]
-    run.__annotations__ = {name: item.annotation for name, item in whole.parameters.items()}
-    return run
-
-
-def _fields(group: Any) -> list[inspect.Parameter]:
-    hints, empty = get_type_hints(group, include_extras=True), inspect.Parameter.empty
-    return [
-        _keyword(field.name, hints[field.name], empty if required else field.default)
-        for field in dataclasses.fields(group)
-        for required in [field.default is dataclasses.MISSING]
-    ]
-
-
-def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
     # Only keywords may have a default before one that has none.
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    keywords = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in parameters]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in keywords}
+    return run
 
 
 # --- Commands ----------------------------------------------------------------------------------
@@ -474,7 +438,6 @@ def root(
 
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
-    console.json = console.quiet = console.debug = False  # of an earlier command
 
 
 @app.command()
@@ -624,7 +587,7 @@ def audit(
         regions = find_regions(sets, left_out)
         risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
         evaluation = audit_predictor(predictor, alpha, sets=sets)
-        evaluation = dataclasses.replace(evaluation, more=risk.metrics)
+        evaluation = replace(evaluation, more=risk.metrics)
         write_report(
             output,
             {options.method: evaluation},
@@ -660,33 +623,31 @@ def _calibrated(
     groups = split_names(groups)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
-    with _values_of_set(options):
-        trust, neighbour = None, parameters.pop("neighbour", 1)
-        could_use_trust = uses_trust(options.method, basis, statistics)
-        lacks_trust = could_use_trust and samples.trust is None and options.train is None
-        if options.train is not None and (could_use_trust or always_trust):
-            trust = _trust(options, source.path, samples, neighbour)
-        if lacks_trust and (
-            "trust" in statistics or method_name(options.method) in ("paper", "naive")
-        ):
-            raise InputError(
-                "the trust score needs training samples: give a file with their features and "
-                "labels (--train FILE)."
-            )
-        predictor = make_predictor(
-            options.method,
-            score=options.score,
-            trust=trust,
-            basis="auto" if basis == ["auto"] else basis or None,
-            statistics=statistics,
-            groups=groups,
-            n=len(samples),
-            **parameters,
+    trust, neighbour = None, parameters.pop("neighbour", 1)
+    could_use_trust = uses_trust(options.method, basis, statistics)
+    lacks_trust = could_use_trust and samples.trust is None and options.train is None
+    if options.train is not None and (could_use_trust or always_trust):
+        trust = _trust(options, source.path, samples, neighbour)
+    method = method_name(options.method)
+    if lacks_trust and ("trust" in statistics or method in ("paper", "naive")):
+        raise InputError(
+            "the trust score needs training samples: give a file with their features and "
+            "labels (--train FILE)."
         )
-        predictor.calibrate(samples.with_trust(trust))
+    predictor = make_predictor(
+        method,
+        score=options.score,
+        trust=trust,
+        basis="auto" if basis == ["auto"] else basis or None,
+        statistics=statistics,
+        groups=groups,
+        n=len(samples),
+        **parameters,
+    )
+    predictor.calibrate(samples.with_trust(trust))
     if lacks_trust:
         console.say("There are no training samples (--train), so trust is not used.")
-    if method_name(options.method) != "class":
+    if method != "class":
         warn_of_unused_groups(predictor, groups)
     return predictor
 
@@ -708,25 +669,10 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
     return parameters
 
 
-@contextmanager
-def _values_of_set(options: MethodOptions) -> Iterator[None]:
-    """Values of parameters that Python refuses come from the command line."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (TypeError, ValueError, OverflowError) as error:
-        if not options.set:
-            raise
-        raise InputError(f"--set {' '.join(options.set)}: {error}.") from error
-
-
 def _trust(
     options: MethodOptions, path: Path, samples: "ModelOutputs", neighbour: int
 ) -> "TrustScore | None":
     """The trust score of the training samples; None where the outputs have trust."""
-    import numpy as np
-
     from trustsets.files import read_training
     from trustsets.trust import TrustScore
 
@@ -747,12 +693,6 @@ def _trust(
             "are not their own neighbours in the trust score. Give another file.",
             TrustSetsWarning,
             stacklevel=2,
-        )
-    unknown = np.setdiff1d(labels, samples.classes)
-    if unknown.size:
-        raise InputError(
-            f"{train}: array 'labels' holds {unknown[0]!r}, which is no class of {path}. Use the "
-            "same class names in both."
         )
     return TrustScore(neighbour=neighbour).fit(features, labels)
 
@@ -782,6 +722,7 @@ def predict(
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
     from trustsets.files import predict_file
+    from trustsets.status import Status
 
     summary = predict_file(
         model,
@@ -792,8 +733,16 @@ def predict(
         ids=id or (),
         progress=False if console.quiet else None,
     )
-    result = {"output": str(output)} | summary.to_dict()
-    console.conclude(result, *summary.sentences(), f"Written to {output}.")
+    lines = [
+        f"{summary['n']:,} sets of {summary['mean_size']:.2f} classes on average; "
+        f"{summary['full']:,} hold all {summary['n_classes']:,} classes, "
+        f"{summary['empty']:,} are empty."
+    ]
+    for status in Status:
+        count = summary["status"].get(status.name.lower(), 0)
+        if count and status is not Status.EXACT:
+            lines.append(f"{count:,} of them: {status.sentence}.")
+    console.conclude({"output": str(output)} | summary, *lines, f"Written to {output}.")
 
 
 # --- Evaluating --------------------------------------------------------------------------------
@@ -872,15 +821,14 @@ def _evaluated(
     groups = list(options.group or ())
     for predictor in predictors.values():
         groups += predictor.needed_groups
-    for name, predictor in reversed(predictors.items()):
-        # The class names and columns of the first model are those that are used.
-        source = open_for_model(options.outputs, predictor, paths[name], groups=groups)
+    # The class names and columns of the first model are those that are used, and the class
+    # frequencies of its calibration samples.
+    first = predictors[next(iter(paths))]
+    source = open_for_model(options.outputs, first, next(iter(paths.values())), groups=groups)
     samples = source.read_labelled("evaluation")
     trust = next((one.trust for one in predictors.values() if one.trust is not None), None)
     if samples.features is not None:
         samples = samples.with_trust(trust)
-    # Class frequencies in the calibration samples of the first model.
-    counts = next(iter(predictors.values())).class_counts_
     evaluations, sets = {}, {}
     with console.progress("Evaluations", len(predictors)) as advance:
         for name, predictor in predictors.items():
@@ -890,7 +838,7 @@ def _evaluated(
                     sets[name],
                     samples,
                     metrics=split_names(options.metric or ()) or None,
-                    bins={"conf_frequency": FrequencyBins(counts)},
+                    bins={"conf_frequency": FrequencyBins(first.class_counts_)},
                 )
             except InputError as error:
                 raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
@@ -1024,7 +972,7 @@ def monitor(
         remembered_columns,
     )
     from trustsets.predictors import load
-    from trustsets.storage import locked
+    from trustsets.storage import digest, locked
 
     if outputs is not None and labels is not None:
         raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")
@@ -1038,11 +986,13 @@ def monitor(
         n_before = len(watch.batches)
         if outputs is not None:
             source = open_for_model(outputs, predictor, model)
-            ids = source.ids["id"].read_names().tolist() if "id" in source.ids else None
-            watch.observe(source.read_all(), ids=ids, batch=_content_digest(outputs))
+            samples = source.read_all()
+            ids = source.ids["id"].read_names() if "id" in source.ids else None
+            batch = digest(samples.logits, samples.features, samples.labels, ids)
+            watch.observe(samples, ids=ids, batch=batch)
         if labels is not None:
             ids, late = read_late_labels(labels, predictor.classes_, remembered_columns(model))
-            watch.label(ids, late, batch=_content_digest(labels))
+            watch.label(ids, late, batch=digest(ids, late))
         is_new = len(watch.batches) > n_before
         if is_new or not state.exists():
             watch.save(state)
@@ -1101,18 +1051,6 @@ def _print_parts(parts: Sequence[Any]) -> None:
     if rows:
         console.print_text("")
         console.print_table(["Part", "Labelled", "Coverage", "Interval", "Size"], rows)
-
-
-def _content_digest(path: Path) -> str:
-    """SHA-256 of the content of a file, or of the names and contents of a folder's arrays."""
-    from trustsets.files import plain_file
-
-    whole = hashlib.sha256()
-    for file in sorted(path.glob("*.npy")) if path.is_dir() else [path]:
-        with plain_file(file).open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        whole.update(f"{file.name if path.is_dir() else ''}:{digest}\n".encode(errors="replace"))
-    return whole.hexdigest()
 
 
 @app.command()

@@ -46,6 +46,7 @@ from trustsets.engine.problem import (
     at_alpha,
     build_problem,
     coarsen,
+    read_alphas,
     read_matrix,
     read_points,
     read_weights,
@@ -194,7 +195,8 @@ class QuantileModel:
         problem = self._problem
         if self._resolution > RESOLUTION or self.alphas is not None:
             return None
-        return refit(at_alpha(problem, alpha), self._vertex.basic_points)
+        number = float(read_alphas(alpha, 1, "model").item())
+        return refit(at_alpha(problem, number), self._vertex.basic_points)
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None
@@ -438,7 +440,8 @@ def fit_quantiles(
     array([ 8., 26.])
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
-    return fit_problem(problem, None if start is None else np.asarray(start))
+    rows = None if start is None else read_points(start, len(np.asarray(scores_calib)), "start")
+    return fit_problem(problem, rows)
 
 
 def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets._arrays import to_numpy
 from trustsets._draws import number_hashes
 from trustsets.engine.compiled import FloatArray, IntArray, entry, read_only
 from trustsets.engine.kernels import add_product, compensated_sum
@@ -378,7 +379,7 @@ def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> Floa
 
     Numbers so small that the inverse of a column's scale would overflow become zero.
     """
-    matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
+    matrix = np.ascontiguousarray(_as_floats(phi, name))
     if matrix.ndim != 2:
         raise InputError(
             f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
@@ -397,7 +398,7 @@ def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> Floa
 
 def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
     """Return a copy of the scores, one for each row; raise InputError on anything else."""
-    values = np.array(scores, dtype=np.float64, copy=True)
+    values = np.array(_as_floats(scores, "scores_calib"), copy=True)
     if values.ndim != 1 or len(values) != n_rows:
         raise InputError(
             f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
@@ -414,7 +415,7 @@ def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
 
 def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
     """Return one alpha (no dimension) or `count` of them; raise InputError on anything else."""
-    alphas = np.array(alpha, dtype=np.float64)
+    alphas = np.array(_as_floats(alpha, "alpha"))
     if alphas.ndim > 1 or (alphas.ndim == 1 and len(alphas) != count):
         raise InputError(
             f"alpha must be one number or one per {of} ({count}), got shape {alphas.shape}; "
@@ -442,7 +443,7 @@ def read_weights(
             "alpha must be given with phi_test, because each calibration point has an alpha of "
             "its own; pass the alpha of every test point."
         )
-    weights = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
+    weights = _as_floats(1.0 - alphas if weight is None else weight, "weight")
     if weights.ndim > 1 or (weights.ndim == 1 and len(weights) != count):
         raise InputError(
             f"weight must be one number or one per test row ({count}), got shape "
@@ -458,16 +459,29 @@ def read_weights(
     return np.array(np.broadcast_to(weights, (count,)))
 
 
-def read_points(points: ArrayLike | None, count: int) -> IntArray:
+def read_points(points: ArrayLike | None, count: int, name: str = "points") -> IntArray:
     """Return row numbers below `count`, all of them by default; raise InputError on others."""
-    numbers = np.asarray(np.arange(count) if points is None else points)
+    numbers = to_numpy(np.arange(count) if points is None else points, name)
     is_list = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or numbers.size == 0)
     if not is_list or np.any((numbers < 0) | (numbers >= count)):
         raise InputError(
-            f"points must be row numbers of phi_calib, from 0 to {count - 1}, got {points!r}; "
+            f"{name} must be row numbers of phi_calib, from 0 to {count - 1}, got {points!r:.60}; "
             "pass an array of integers, or None for all."
         )
     return numbers.astype(np.int64)
+
+
+def _as_floats(values: ArrayLike, name: str) -> FloatArray:
+    """Return real numbers as float64; raise InputError on anything else."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "fiubO":
+            return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        pass  # lists of different lengths, or objects that are no numbers
+    raise InputError(
+        f"{name} must hold real numbers, got {type(values).__name__}; pass an array of floats."
+    )
 
 
 def _not_finite(values: FloatArray, name: str) -> InputError:

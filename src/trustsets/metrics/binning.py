@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import scores
-from trustsets._arrays import Array, Flavour, Floats, Positive, Rule
+from trustsets._arrays import Array, Flavour, Floats, Positive, Rule, to_numpy
 from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import make_frame
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
@@ -412,7 +412,7 @@ class FrequencyBins(Partition):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.class_counts is not None:
-            counts = np.asarray(self.class_counts)
+            counts = to_numpy(self.class_counts, "class_counts")
             whole = counts.ndim == 1 and counts.dtype.kind in "iu"
             if not whole or not counts.any() or counts.min() < 0:
                 raise InputError(
@@ -439,7 +439,7 @@ class FrequencyBins(Partition):
 
 
 def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    numbers = np.asarray(edges)
+    numbers = to_numpy(edges, "edges")
     is_list = numbers.ndim == 1 and numbers.size > 1 and numbers.dtype.kind in "fiu"
     if not is_list or not np.isfinite(numbers).all() or np.any(np.diff(numbers) <= 0.0):
         raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -99,6 +99,7 @@ class Comparison(PlainData):
 
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
+        check_arguments(bool, floor=floor)
         header = [*map(str.capitalize, self.parts), *map(title, self.columns)]
         return markdown_table(header, self._rows(floor), n_names=len(self.parts))
 
@@ -182,6 +183,8 @@ def compare(
             "results must be a mapping of names to evaluations, such as "
             f'{{"standard": evaluate(sets, outputs)}}; got {type(results).__name__}.'
         )
+    if not isinstance(equal_size, bool | str):
+        raise InputError(f"equal_size must be True, False or a name; got {equal_size!r:.60}.")
     shown, parts = _MAIN, None
     if any(is_predictor(item) for items in results.values() for item in _listed(items)):
         results = _evaluated(results, outputs, alpha, equal_size, n_bootstrap)
@@ -362,13 +365,16 @@ def _columns(
         names = [name for name in first.metrics if name in shared and _is_shown(name, shown)]
         # The alpha that was used comes before what it gave.
         return tuple(sorted(names, key=lambda name: name != "alpha"))
+    if isinstance(asked, str) or not isinstance(asked, Iterable):
+        raise InputError(f"columns must be a sequence of names; write columns=({asked!r:.60},).")
+    asked = tuple(asked)
     for name in asked:
-        if name not in shared:
+        if not isinstance(name, str) or name not in shared:
             raise InputError(
                 f"columns asks for {name!r}, which not every evaluation has; "
                 f"all have {', '.join(sorted(shared))}."
             )
-    return tuple(asked)
+    return asked
 
 
 def _is_shown(name: str, shown: Mapping[str, Sequence[str]]) -> bool:

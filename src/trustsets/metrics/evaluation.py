@@ -173,7 +173,7 @@ class Evaluation(PlainData):
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per metric; a frame of the package that the outputs came in, or of `flavour`."""
         rows = [{"metric": name, **vars(item)} for name, item in self.metrics.items()]
-        return frame_of_rows(rows, flavour or self.flavour, index="metric")
+        return frame_of_rows(rows, self.flavour if flavour is None else flavour, index="metric")
 
     def to_markdown(self) -> str:
         """Pipe table of the metrics."""
@@ -326,8 +326,9 @@ def _chosen(
     """Metrics to compute: those named, which must be possible, or all possible ones."""
     if isinstance(metrics, str) or not isinstance(metrics, Iterable | None):
         raise InputError(f"metrics must be a sequence of names; write metrics=({metrics!r},).")
+    metrics = None if metrics is None else list(metrics)
     for name in metrics or ():
-        if name not in METRICS:
+        if not isinstance(name, str) or name not in METRICS:
             raise InputError(f"metrics holds {name!r}, which is none of {', '.join(METRICS)}.")
     there = {"": True, "trust": outputs.trust is not None, "groups": bool(outputs.groups)}
     chosen = []

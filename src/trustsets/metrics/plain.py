@@ -35,7 +35,7 @@ class PlainData:
         """Rebuild from `to_json`, without what belongs to single samples."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"text must be JSON written by to_json: {error}.") from None
         built: Self = from_plain(cls, data)
         return built

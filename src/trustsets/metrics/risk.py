@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Count, Floats, Open, check_arguments, texts_of
+from trustsets._draws import resolve_seed
 from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
@@ -145,6 +146,7 @@ def excess_risk(
     check_arguments(Count, n_permutations=n_permutations)
     check_arguments(Open, level=level)
     columns = covariates(outputs, sizes, by, DEFAULT_KINDS, _COMPONENTS, np.arange(n))
+    seed = resolve_seed(seed, "seed")
     folds = np.random.default_rng(seed).permutation(n) % _FOLDS
     predicted = _cross_fitted(columns, covered, folds)
     under, over = _halves(predicted, covered, target)
@@ -263,7 +265,7 @@ def covariates(
         lacking["components"] = "features; pass features= to ModelOutputs"
     columns: list[Covariate] = []
     for kind in default if by is None else by:
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise InputError(f"by holds {kind!r}, which is none of {', '.join(_KINDS)}.")
         missing = lacking.get(kind, "")
         if missing and by is not None:

@@ -128,7 +128,7 @@ class ClusteredConformal(Predictor):
         return self._clusters(check_alpha(alpha)).copy()
 
     def _check_parameters(self) -> None:
-        if self.n_clusters != "auto":
+        if not (isinstance(self.n_clusters, str) and self.n_clusters == "auto"):
             check_arguments(Positive, n_clusters=self.n_clusters)
         check_arguments(Literal["standard", "own"], null_cluster=self.null_cluster)
 

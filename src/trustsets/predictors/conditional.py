@@ -244,10 +244,11 @@ class ConditionalConformal(Predictor):
         return float(max(1, width - len(self._functions.penalty)) / n)
 
     def _check_parameters(self) -> None:
-        if self.basis != "auto" and not isinstance(self.basis, Basis):
+        is_auto = isinstance(self.basis, str) and self.basis == "auto"
+        if not is_auto and not isinstance(self.basis, Basis):
             rule = 'basis must be "auto" or a function class such as Polynomial()'
             raise InputError(f"{rule}; got {self.basis!r}.")
-        check_arguments(bool, per_class=self.per_class)
+        check_arguments(bool, per_class=self.per_class, randomized=self.randomized)
         if self.per_class and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from trustsets._arrays import (
     check_arguments,
     column,
     read_only,
+    to_numpy,
 )
 from trustsets._blocks import one_blas_thread
 from trustsets._draws import Stream, resolve_seed, row_uniforms
@@ -520,8 +521,7 @@ class Predictor(Estimator, ABC):
         """
         from trustsets.shift import adapt
 
-        if shift not in ("label", "covariate"):
-            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
+        check_arguments(Literal["label", "covariate"], shift=shift)
         return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
 
     def summary(self, sets: PredictionSets | None = None) -> str:
@@ -540,6 +540,8 @@ class Predictor(Estimator, ABC):
             )
         lines += state.class_sentences(class_conditional=self.is_class_conditional)
         if sets is not None:
+            if not isinstance(sets, PredictionSets):
+                raise InputError(f"sets must be PredictionSets; got {type(sets).__name__}.")
             lines += sets.describe()
         return "\n".join(lines)
 
@@ -805,6 +807,7 @@ class Predictor(Estimator, ABC):
     def check_state(self) -> None:
         """Refuse wrong parameters, in `calibrate` and in `storage`."""
         self._default_score(n_classes=1)
+        check_arguments(bool, allow_empty=self.allow_empty)
         self._check_parameters()
 
     def __sklearn_clone__(self) -> Self:
@@ -845,7 +848,7 @@ class Predictor(Estimator, ABC):
             return outputs, tuning.with_trust(self.trust), everything
         fraction: Any = self.tuning_fraction
         tuned = self._all_tuned()
-        if fraction == "auto":
+        if isinstance(fraction, str) and fraction == "auto":
             fraction = self._default_fraction(outputs)
         check_arguments(Share, tuning_fraction=fraction)
         if tuned and fraction > 0.0:
@@ -943,10 +946,11 @@ class Predictor(Estimator, ABC):
             raise InputError(f"sample must be one sample, such as test[0]; got {len(sample)}.")
         code = None
         if label is not None:
-            codes = np.flatnonzero(self.classes_ == label)
-            if len(codes) != 1:
-                raise InputError(f"label must be one of the classes; got {label!r}.")
-            code = int(codes[0])
+            names = self.classes_.tolist()
+            label = label.item() if isinstance(label, np.generic) else label
+            if isinstance(label, np.ndarray) or label not in names:
+                raise InputError(f"label must be one of the classes; got {label!r:.60}.")
+            code = names.index(label)
         elif self.has_class_thresholds:
             raise InputError(
                 "label must name a class, because each class has a threshold of its own; pass "
@@ -980,7 +984,7 @@ def _resolve_temperature(
         return 1.0
     if isinstance(value, TemperatureScaling) and hasattr(value, "temperature_"):
         return value.temperature_
-    if value == "tuning":
+    if isinstance(value, str) and value == "tuning":
         return TemperatureScaling().fit(tuning).temperature_
     if not isinstance(value, int | float | np.number):
         raise InputError(
@@ -996,7 +1000,7 @@ def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> 
     """The fitted class biases, or None where nothing is to be added."""
     if value is None or (isinstance(value, ClassBias) and value.is_fitted):
         return value
-    if isinstance(value, ClassBias) or value == "tuning":
+    if isinstance(value, ClassBias) or (isinstance(value, str) and value == "tuning"):
         return ClassBias(prevalence=getattr(value, "prevalence", 0.0)).fit(tuning)
     raise InputError(f'class_bias must be None, "tuning" or a ClassBias; got {value!r}.')
 
@@ -1061,7 +1065,10 @@ def rounded_down(alphas: Floats) -> Floats:
 
 def _positions(rows: Any, n: int) -> Codes:
     """Sample numbers from integers, booleans or a slice."""
-    index = np.arange(n)[rows] if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+    if isinstance(rows, slice):
+        index = np.arange(n)[rows]
+    else:
+        index = np.atleast_1d(to_numpy(rows, "rows"))
     if index.dtype == bool and index.shape == (n,):
         index = np.flatnonzero(index)
     if index.size == 0:

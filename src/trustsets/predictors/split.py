@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Alphas, Codes, Floats
+from trustsets._arrays import Alphas, Codes, Floats, check_arguments
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust
@@ -304,7 +304,9 @@ class MondrianConformal(CellPredictor):
         return cls(**(setting | changes))
 
     def _check_parameters(self) -> None:
-        if not isinstance(self.by, Partition) and self.by != "class" and not callable(self.by):
+        check_arguments(bool, paper_rules=self.paper_rules)
+        by_class = isinstance(self.by, str) and self.by == "class"
+        if not isinstance(self.by, Partition) and not by_class and not callable(self.by):
             raise InputError(
                 f'by must be Groups(...), Bins(...), a function of ModelOutputs or "class"; got '
                 f"{self.by!r}."

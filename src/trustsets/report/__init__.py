@@ -139,6 +139,11 @@ def write_report(
     searched: dict[str, Regions] = _by_method("regions", regions, methods, Regions)
     _check_searches(methods, searched, comparison)
     facts = _facts(methods)
+    if not isinstance(title, str) or not isinstance(details, Mapping | None):
+        raise InputError(
+            "title must be a text and details a mapping of names to values; got "
+            f"{type(title).__name__} and {type(details).__name__}."
+        )
     shown = {str(name): str(value) for name, value in (details or {}).items()}
     grids = grid_names(methods)
     numbers = {

@@ -1,0 +1,423 @@
+"""Wrong arguments, anywhere in the public API, give an error of this package and no raw one.
+
+Each call is made with wrong values for one parameter at a time. It may succeed where the value is
+allowed, and otherwise raises a `TrustSetsError` or scikit-learn's `NotFittedError`.
+"""
+
+import datetime
+from functools import cache
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.naive_bayes import GaussianNB
+
+import trustsets
+from trustsets import (
+    APS,
+    RAPS,
+    SAPS,
+    ClassBias,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Entropy,
+    Margin,
+    ModelOutputs,
+    MondrianConformal,
+    Monitor,
+    Polynomial,
+    PredictionSets,
+    Softmax,
+    StandardConformal,
+    TemperatureScaling,
+    Trust,
+    TrustScore,
+    TrustSetClassifier,
+    TrustSetsError,
+)
+from trustsets.auditing import find_regions
+from trustsets.engine import fit_quantiles
+from trustsets.extract import extract_outputs
+from trustsets.recipes import make_basis, make_predictor
+from trustsets.status import Thresholds
+
+N = 60
+
+
+class Odd:
+    """A value that nothing takes."""
+
+
+WRONG = {
+    "nothing": None,
+    "text": "x",
+    "bytes": b"x",
+    "list": [1, 2],
+    "texts": ["a", "b"],
+    "ragged": [[1], [1, 2]],
+    "dict": {"a": Odd()},
+    "set": {1, 2},
+    "negative": -1,
+    "zero": 0,
+    "fraction": 1.5,
+    "nan": np.nan,
+    "infinity": np.inf,
+    "giant": 10**30,
+    "complex": 1j,
+    "true": True,
+    "object": Odd(),
+    "class": Odd,
+    "date": datetime.datetime(2020, 1, 1),
+    "empty": np.empty(0),
+    "three dimensions": np.zeros((3, 2, 2)),
+    "complex array": np.ones((2, 2), complex),
+    "objects": np.array([Odd(), None], dtype=object),
+    "generator": ...,  # a new one for each call
+}
+
+
+def calibrated(predictor):
+    """A predictor class as a call that also uses its parameters."""
+
+    def call(**parameters):
+        return predictor(**parameters).calibrate(outputs()).predict_set(outputs())
+
+    return call
+
+
+def used_score(score):
+    return lambda **parameters: score(**parameters).of_labels(outputs())
+
+
+def used_statistic(statistic):
+    return lambda **parameters: statistic(**parameters).fit(outputs()).values(outputs())
+
+
+def fitted(estimator):
+    return lambda **parameters: estimator(**parameters).fit(outputs()).transform(outputs())
+
+
+def fitted_trust(**parameters):
+    features, labels = outputs().features, outputs().labels
+    return TrustScore(**parameters).fit(features, labels).score(features, labels)
+
+
+def labelled_monitor(**arguments):
+    monitor = Monitor(predictor())
+    monitor.observe(outputs().replace(labels=None), ids=np.arange(N))
+    return monitor.label(**arguments)
+
+
+def fitted_classifier(**parameters):
+    classifier = TrustSetClassifier(**parameters)
+    return classifier.fit(outputs().features, outputs().labels).predict_set(outputs().features)
+
+
+@cache
+def outputs():
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(N, 3))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return ModelOutputs(
+        logits=logits,
+        features=logits + 0.1,
+        labels=labels,
+        trust=rng.random(N),
+        groups={"site": np.arange(N) % 2},
+        classes=np.arange(3),
+    )
+
+
+@cache
+def predictor():
+    return StandardConformal().calibrate(outputs())
+
+
+@cache
+def functions():
+    basis = Polynomial(1, of=(Confidence(),))
+    return ConditionalConformal(basis=basis, tuning_fraction=0.0).calibrate(outputs())
+
+
+@cache
+def sets():
+    return predictor().predict_set(outputs())
+
+
+@cache
+def nested():
+    return predictor().predict_set(outputs(), alpha=[0.1, 0.2])
+
+
+@cache
+def evaluation():
+    return trustsets.evaluate(sets(), outputs())
+
+
+@cache
+def quantiles():
+    return fit_quantiles(np.ones((N, 1)), np.arange(float(N)))
+
+
+def calls(folder):
+    """Calls that succeed, by name: a function and its arguments."""
+    samples, sample = outputs(), outputs()[0]
+    fields = {
+        "features": samples.features,
+        "labels": samples.labels,
+        "groups": samples.groups,
+        "trust": samples.trust,
+        "classes": samples.classes,
+        "rows": samples.rows,
+    }
+    thresholds = Thresholds(np.full(N, 0.5), np.zeros(N, np.int8))
+    scores = predictor().scores(samples)
+    path = folder / "model.trustsets"
+    monitor = Monitor(predictor())
+    monitor.save(folder / "monitor.trustsets")
+    made = {
+        "ModelOutputs": (ModelOutputs, {"logits": samples.logits} | fields),
+        "probabilities": (ModelOutputs, {"probabilities": samples.probabilities}),
+        "replace": (samples.replace, fields),
+        "take": (samples.take, {"index": [0]}),
+        "split": (samples.split, {"fraction": 0.5, "seed": 0, "stratify": False}),
+        "concat": (ModelOutputs.concat, {"parts": [samples, samples]}),
+        "concat of one": (lambda part: ModelOutputs.concat([samples, part]), {"part": samples}),
+        "shifted": (samples.shifted, {"shift": np.zeros(3)}),
+        "with_trust": (samples.with_trust, {"trust": np.ones(N)}),
+        "with_logits": (samples.with_logits, {"logits": samples.logits}),
+        "from_scores": (
+            PredictionSets.from_scores,
+            {
+                "scores": scores,
+                "thresholds": thresholds,
+                "alpha": 0.1,
+                "classes": samples.classes,
+                "predicted": samples.predicted_codes,
+                "allow_empty": False,
+            },
+        ),
+        "Thresholds": (
+            lambda **parts: PredictionSets.from_scores(scores, Thresholds(**parts), 0.1),
+            vars(thresholds),
+        ),
+        "sets.at": (sets().at, {"alpha": 0.1}),
+        "nested.at": (nested().at, {"alpha": 0.1}),
+        "covers": (sets().covers, {"labels": samples.labels}),
+        "to_frame": (sets().to_frame, {"flavour": "pandas"}),
+        "part of sets": (lambda index: sets()[[index]], {"index": 0}),
+        "TrustScore": (fitted_trust, TrustScore().get_params()),
+        "TrustScore.fit": (
+            TrustScore().fit,
+            {"features": samples.features, "labels": samples.labels},
+        ),
+        "TemperatureScaling.fit": (TemperatureScaling().fit, {"outputs": samples}),
+        "TemperatureScaling.transform": (
+            TemperatureScaling().fit(samples).transform,
+            {"outputs": samples},
+        ),
+        "ClassBias": (fitted(ClassBias), ClassBias().get_params()),
+        "ClassBias.transform": (ClassBias().fit(samples).transform, {"outputs": samples}),
+        "score.matrix": (APS().matrix, {"outputs": samples, "temperature": 1.0, "draws": None}),
+        "evaluate": (
+            trustsets.evaluate,
+            {
+                "sets": sets(),
+                "outputs": samples,
+                "alpha": None,
+                "sizes": None,
+                "metrics": ["class"],
+                "bins": None,
+                "level": 0.95,
+                "n_bootstrap": 10,
+            },
+        ),
+        "compare": (
+            trustsets.compare,
+            {"results": {"a": evaluation()}, "equal_size": False, "columns": None},
+        ),
+        "compare predictors": (
+            lambda **named: trustsets.compare({"a": predictor()}, outputs=samples, **named),
+            {"alpha": 0.1, "equal_size": "a", "n_bootstrap": 10},
+        ),
+        "audit": (
+            lambda **named: trustsets.audit(**{"predictor": predictor()} | named),
+            {"predictor": predictor(), "alpha": 0.1, "sets": None, "bins": None, "level": 0.9},
+        ),
+        "find_regions": (
+            lambda **named: find_regions(**{"sets": sets(), "outputs": samples} | named),
+            {"by": ["confidence"], "max_conditions": 1, "level": 0.95, "seed": 0},
+        ),
+        "plan": (
+            trustsets.plan,
+            {"alpha": 0.1, "within": 0.05, "probability": 0.9, "n": 100, "groups": [0.5]},
+        ),
+        "write_report": (
+            lambda **named: trustsets.write_report(**{"path": folder / "a.html"} | named),
+            {"path": folder / "a.html", "evaluations": evaluation(), "title": "", "details": {}},
+        ),
+        "load": (trustsets.load, {"path": folder / "none"}),
+        "Monitor": (
+            lambda **named: Monitor(**named).observe(samples).verdict(),
+            {"predictor": predictor(), "alpha": 0.1, "reference": None, "random_state": 0},
+        ),
+        "Monitor.observe": (
+            Monitor(predictor()).observe,
+            {"outputs": samples, "ids": None, "batch": None, "in_order": False},
+        ),
+        "Monitor.label": (
+            labelled_monitor,
+            {"ids": [0, 1], "labels": [0, 1], "batch": None, "in_order": True},
+        ),
+        "Monitor.load": (
+            Monitor.load,
+            {"path": folder / "monitor.trustsets", "predictor": predictor()},
+        ),
+        "TrustSetClassifier": (
+            fitted_classifier,
+            {
+                "estimator": GaussianNB(),
+                "method": "standard",
+                "nonconformity_score": None,
+                "calibration_fraction": 0.5,
+                "prefit": False,
+                "random_state": 0,
+            },
+        ),
+        "extract_outputs": (
+            extract_outputs,
+            {
+                "model": lambda inputs: (inputs, inputs),
+                "loader": [(samples.features, samples.labels)],
+                "features": None,
+                "classes": ["a", "b", "c"],
+                "folder": None,
+                "progress": False,
+            },
+        ),
+        "fit_quantiles": (
+            fit_quantiles,
+            {
+                "phi_calib": np.ones((N, 1)),
+                "scores_calib": np.arange(float(N)),
+                "alpha": 0.1,
+                "start": None,
+            },
+        ),
+        "quantile thresholds": (
+            quantiles().thresholds,
+            {"phi_test": np.ones((2, 1)), "weight": None, "alpha": None},
+        ),
+        "quantiles at": (quantiles().at, {"alpha": 0.2}),
+        "quantiles leave_one_out": (quantiles().leave_one_out, {"points": None, "weight": None}),
+        "make_predictor": (
+            make_predictor,
+            {
+                "method": "conditional",
+                "score": "aps",
+                "trust": None,
+                "basis": "polynomial",
+                "statistics": ["confidence"],
+                "groups": ["site"],
+                "n": 100,
+            },
+        ),
+        "make_basis": (
+            lambda **named: make_basis("groups", **named),
+            {"statistics": ["confidence"], "groups": ["site"], "n": 100},
+        ),
+    }
+    for score in (APS, RAPS, SAPS, Softmax):
+        made[score.__name__] = used_score(score), vars(score())
+    for statistic in (Confidence, Entropy, Margin, Trust):
+        made[statistic.__name__] = used_statistic(statistic), {"transform": "rank"}
+        made[f"{statistic.__name__}.measure"] = statistic().measure, {"outputs": samples}
+    for kind in (StandardConformal, MondrianConformal, ClusteredConformal):
+        made[kind.__name__] = calibrated(kind), kind._defaults()
+    simple = {"basis": Polynomial(1, of=(Confidence(),)), "tuning_fraction": 0.0}
+    made["ConditionalConformal"] = (
+        calibrated(ConditionalConformal),
+        ConditionalConformal._defaults() | simple,
+    )
+    for name, model in {"standard": predictor(), "conditional": functions()}.items():
+        made |= {
+            f"{name}.calibrate": (model.copy().calibrate, {"outputs": samples, "tuning": None}),
+            f"{name}.predict_set": (
+                model.predict_set,
+                {"outputs": samples, "alpha": 0.1, "sample_alphas": None, "max_size": None},
+            ),
+            f"{name}.predict_p": (model.predict_p, {"outputs": sample, "alphas": [0.1]}),
+            f"{name}.leave_one_out": (model.leave_one_out, {"alpha": 0.1}),
+            f"{name}.explain": (model.explain, {"sample": sample, "alpha": 0.1, "label": 0}),
+            f"{name}.certificate": (
+                model.certificate,
+                {"sample": sample, "alpha": 0.1, "label": 0},
+            ),
+            f"{name}.update": (model.copy().update, {"more": samples}),
+            f"{name}.forget": (
+                lambda rows, model=model: model.copy().forget(rows),
+                {"rows": [0]},
+            ),
+            f"{name}.adapt": (
+                model.adapt,
+                {"unlabelled": samples, "shift": "label", "of": "statistics"},
+            ),
+            f"{name}.summary": (model.summary, {"sets": None}),
+            f"{name}.save": (model.save, {"path": path}),
+        }
+    set_params = functions().copy().set_params
+    made["conditional.set_params"] = set_params, {"trust__neighbour": 2}
+    return made
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    return calls(tmp_path_factory.mktemp("calls"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_calls_themselves_succeed(public):
+    """Otherwise a wrong argument would not be what they fail of."""
+    fail = {"load", "conditional.set_params"}
+    for name, (function, arguments) in public.items():
+        if name in fail:
+            with pytest.raises(TrustSetsError):
+                function(**arguments)
+        else:
+            function(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_argument_is_an_error_of_this_package(kind, public, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = []
+    for name, (function, arguments) in public.items():
+        for parameter in arguments:
+            if kind == "class" and parameter in ("by", "features"):
+                continue  # a function of the user, whose errors are its own
+            value = (n for n in range(3)) if kind == "generator" else WRONG[kind]
+            try:
+                function(**arguments | {parameter: value})
+            except (TrustSetsError, NotFittedError) as error:
+                assert len(str(error)) > 10
+            except Exception as error:
+                raw.append(f"{name}({parameter}={kind}): {error!r}")
+    assert raw == []
+
+
+def test_messages_name_the_argument():
+    for function, arguments, words in [
+        (functions().explain, {"sample": outputs()[0], "label": [1, 2]}, "label must be one of"),
+        (outputs().split, {"fraction": 0.5, "seed": "x"}, "seed must be an integer"),
+        (functions().set_params, {"trust__neighbour": 2}, "trust has no parameters"),
+        (predictor().save, {"path": 3}, "path must be a text or a pathlib.Path; got int"),
+        (predictor().save, {"path": "no/where"}, "its folder does not exist; make it first"),
+        (StandardConformal(allow_empty="no").calibrate, {"outputs": outputs()}, "allow_empty must"),
+        (APS, {"scale": "log"}, 'scale must be "raw" or "tail"; got \'log\''),
+        (ModelOutputs, {"logits": [[1.0], [1.0, 2.0]]}, "logits must be an array: "),
+    ]:
+        with pytest.raises(TrustSetsError) as raised:
+            function(**arguments)
+        assert words in str(raised.value)
