@@ -28,7 +28,7 @@ class Parameters:
     methods: tuple[str, ...]
     statistics: tuple[str, ...]
     groups: tuple[str, ...]
-    scores: tuple[str, ...] = tuple(SCORES)
+    scores: tuple[str, ...] = ("auto", *SCORES)
 
     @classmethod
     def of(cls, groups: tuple[str, ...], *, has_trust: bool) -> Self:
@@ -43,11 +43,12 @@ class Parameters:
 class Setting:
     """One method with all its parameters, in the names of `trustsets.recipes`.
 
-    `basis` is ``"auto"`` or one function class, to which indicators of `groups` are added.
+    `score` is ``"auto"`` for that of the method, which has its own scale. `basis` is ``"auto"`` or
+    one function class, to which indicators of `groups` are added.
     """
 
     method: str = "conditional"
-    score: str = "aps"
+    score: str = "auto"
     scale: str = "tail"
     temperature: float | str | None = None
     basis: str = "auto"
@@ -82,6 +83,8 @@ class Setting:
         """
         plain, off = Setting(), dict[str, Any]()
         has_basis = self.method == "conditional" and self.basis != "auto"
+        if self.score == "auto":
+            off |= {"scale": plain.scale}
         if not has_basis:
             off |= {"basis": plain.basis if self.method == "conditional" else "auto"}
         if not has_basis or self.basis != "polynomial":
@@ -105,7 +108,7 @@ class Setting:
         return dict(
             method=used.method,
             score=used.score,
-            scale=used.scale,
+            scale=None if used.score == "auto" else used.scale,
             temperature=used.temperature,
             basis=bases or None,
             degree=used.degree if polynomial else None,

@@ -8,7 +8,7 @@ const METHODS = {
   conditional: "CONDITIONAL", standard: "STANDARD", mondrian: "by cells of confidence and trust", groups: "by group",
   class: "by class", clustered: "by clusters of classes",
 };
-const SCORES = { aps: "APS", raps: "RAPS", saps: "SAPS", softmax: "Softmax", margin: "Margin", topk: "Top-k" };
+const SCORES = { auto: "automatic", aps: "APS", raps: "RAPS", saps: "SAPS", softmax: "Softmax", margin: "Margin", topk: "Top-k" };
 const CHOICES = {
   scale: { raw: "raw", tail: "tail" },
   basis: { auto: "automatic", polynomial: "polynomial", bins: "bins", intercept: "constant" },
@@ -23,6 +23,7 @@ const regression = (s) => s.method === "conditional";
 const hasBasis = (s) => regression(s) && s.basis !== "auto";
 // Whether a parameter matters for a setting; the server ignores it otherwise.
 const USED = {
+  scale: (s) => s.score !== "auto",
   basis: regression,
   degree: (s) => hasBasis(s) && s.basis === "polynomial",
   penalty: (s) => hasBasis(s) && s.basis === "polynomial",
