@@ -60,7 +60,7 @@ def slow_score(score, probabilities, label, draw):
             penalty = score.lam * max(0, rank - late - score.k_reg)
             most = score.lam * max(0, len(order) - late - score.k_reg)
             raw, largest, rest = raw + penalty, 1.0 + most, rest + most - penalty
-    floor = getattr(score, "floor", 0.0)
+    floor = getattr(score, "floor", -np.inf)
     if score.scale == "raw":
         return max(raw, floor)
     return max(-np.log(max(rest / largest, np.finfo(float).tiny)), floor)

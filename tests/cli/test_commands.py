@@ -61,7 +61,7 @@ def test_calibrate_is_the_library_for_every_method(method, trained, run, folder)
     [
         ("--method standard --score raps --set temperature=tuning", "RAPS"),
         ("--method standard --score saps --set lam=0.1", "lam=0.1"),
-        ("--method standard --score lac --set scale=tail", "Softmax(scale='tail')"),
+        ("--method standard --score lac --set scale=tail", "Softmax(scale='tail', floor=0.0)"),
         ("--method groups --group id", "columns=('id',)"),
         ("--method class --set temperature=1.5", "'temperature': 1.5"),
         ("--method bins --statistic confidence,entropy", "Entropy"),

@@ -50,14 +50,16 @@ def test_fits_of_a_process_equal_single_fits(features: str, scores: str, n: int)
             np.testing.assert_array_equal(found.status, expected.status)
 
 
-def test_a_model_at_another_alpha_needs_one_scale_and_one_alpha() -> None:
+def test_a_model_at_another_alpha_needs_one_alpha_and_any_scale() -> None:
     """Where few scores are far larger than the others, alpha decides which of them are typical."""
     rng = np.random.default_rng(0)
     phi, scores = polynomial(rng.random((200, 2)), 1), rng.random(200)
     assert fit_quantiles(phi, scores, 0.1).at(0.2) is not None
     assert fit_quantiles(phi, scores, np.full(200, 0.1)).at(0.2) is None
     scores[:2] = 1e9, 2e9
-    assert fit_quantiles(phi, scores, 0.1).at(0.2) is None
+    other = fit_quantiles(phi, scores, 0.1).at(0.2)
+    assert other is not None
+    assert_equal(other, fit_quantiles(phi, scores, 0.2), phi)
 
 
 @pytest.mark.skipif(not COMPILED, reason="thousands of points take too long without compilation")

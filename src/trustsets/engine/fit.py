@@ -659,9 +659,10 @@ def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
 def _read_start(start: IntArray, problem: Problem) -> IntArray:
     """Check given basic points: `rank` different row numbers whose rows are independent."""
     rank = problem.rows.shape[1]
-    numbers = np.unique(np.asarray(start, dtype=np.int64))
+    is_list = start.ndim == 1 and (start.dtype.kind in "iu" or start.size == 0)
+    numbers = np.unique(start) if is_list else np.empty(0, np.int64)
     basic = np.flatnonzero(np.isin(problem.first, numbers))
-    if len(basic) == len(numbers) == rank:
+    if is_list and len(basic) == len(numbers) == rank:
         values = np.linalg.svd(problem.rows[basic], compute_uv=False)
         if values.min(initial=np.inf) > INDEPENDENT_TOL * values.max(initial=0.0):
             return basic

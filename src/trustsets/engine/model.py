@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets._arrays import to_numpy
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
@@ -440,8 +441,7 @@ def fit_quantiles(
     array([ 8., 26.])
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
-    rows = None if start is None else read_points(start, len(np.asarray(scores_calib)), "start")
-    return fit_problem(problem, rows)
+    return fit_problem(problem, None if start is None else to_numpy(start, "start"))
 
 
 def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:

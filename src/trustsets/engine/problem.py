@@ -459,13 +459,13 @@ def read_weights(
     return np.array(np.broadcast_to(weights, (count,)))
 
 
-def read_points(points: ArrayLike | None, count: int, name: str = "points") -> IntArray:
+def read_points(points: ArrayLike | None, count: int) -> IntArray:
     """Return row numbers below `count`, all of them by default; raise InputError on others."""
-    numbers = to_numpy(np.arange(count) if points is None else points, name)
+    numbers = to_numpy(np.arange(count) if points is None else points, "points")
     is_list = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or numbers.size == 0)
     if not is_list or np.any((numbers < 0) | (numbers >= count)):
         raise InputError(
-            f"{name} must be row numbers of phi_calib, from 0 to {count - 1}, got {points!r:.60}; "
+            f"points must be row numbers of phi_calib, from 0 to {count - 1}, got {points!r:.60}; "
             "pass an array of integers, or None for all."
         )
     return numbers.astype(np.int64)
