@@ -85,10 +85,7 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Bins(counts=2.5), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(spacing=3), 'spacing must be "uniform" or "quantile"'),
         (lambda: Bins(spacing=("uniform", "log")), 'spacing must be "uniform" or'),
-        (
-            lambda: Bins(Confidence(), edges=((2.0, 1.0),)),
-            "edges must be sequences of finite",
-        ),
+        (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be sequences of finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
         (lambda: Groups(3), "names of group columns"),
         (lambda: Polynomial(-1), "degree must be"),

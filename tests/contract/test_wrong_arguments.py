@@ -355,10 +355,7 @@ def calls(folder):
                 {"sample": sample, "alpha": 0.1, "label": 0},
             ),
             f"{name}.update": (model.copy().update, {"more": samples}),
-            f"{name}.forget": (
-                lambda rows, model=model: model.copy().forget(rows),
-                {"rows": [0]},
-            ),
+            f"{name}.forget": (lambda rows, model=model: model.copy().forget(rows), {"rows": [0]}),
             f"{name}.adapt": (
                 model.adapt,
                 {"unlabelled": samples, "shift": "label", "of": "statistics"},
