@@ -6,8 +6,6 @@ import pytest
 
 from trustsets import _arrays as validation
 from trustsets._arrays import (
-    Positive,
-    check_arguments,
     check_groups,
     check_probabilities,
     check_rows,
@@ -68,9 +66,3 @@ def test_rows_identify_the_samples():
     for bad in ([1, -1, 2], [0.0, 1.0, 2.0]):
         with pytest.raises(InputError, match="rows must be non-negative integers"):
             check_rows(bad, 3)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 1.5, "2", None])
-def test_counts_are_whole_and_large_enough(value):
-    with pytest.raises(InputError, match="n_directions must be a whole number, 1 or more"):
-        check_arguments(Positive, n_directions=value)
