@@ -136,15 +136,6 @@ def test_neither_blocks_nor_batches_change_a_bit(score, make_outputs, monkeypatc
         np.testing.assert_array_equal(score.of_labels(part, draws=draws[rows]), whole[0][rows])
 
 
-def test_temperature_divides_the_logits(make_outputs):
-    outputs = make_outputs()
-    np.testing.assert_allclose(
-        APS().matrix(outputs, temperature=2.5),
-        APS().matrix(outputs.with_logits(outputs.logits / 2.5)),
-        rtol=1e-12,
-    )
-
-
 @pytest.mark.parametrize("score", [SAPS(), SAPS(own_mass="include"), MarginScore()], ids=repr)
 def test_tail_scale_keeps_the_digits_of_a_sure_classifier(score):
     outputs = ModelOutputs(logits=[[0.0, -40.0], [0.0, -42.0]])

@@ -371,17 +371,6 @@ def test_an_interrupt_within_a_callback_is_not_lost(folder):
     assert done.returncode == 130 and b"Traceback" not in done.stderr, done.stderr
 
 
-def test_a_model_with_names_reads_outputs_without(run, folder):
-    arrays = dict(np.load("test.npz"))
-    del arrays["classes"]
-    np.savez("nameless.npz", **arrays)
-    for model in ("standard.trustsets", "conditional.trustsets"):
-        assert run("predict", model, "nameless.npz", "-o", "a.csv").code == 0
-        assert run("predict", model, "test.npz", "-o", "b.csv").code == 0
-        assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
-        assert run("evaluate", "nameless.npz", model, "--metric", "class").code == 0
-
-
 def test_verify_tells_valid_from_not_valid_from_no_certificate(run, folder):
     predictor = trustsets.load("standard.trustsets")
     samples = open_outputs("new.npz").read(0, 1)
