@@ -114,20 +114,14 @@ def test_classes_are_found_or_given(labels, classes, expected):
     assert outputs.labels.tolist() == labels
 
 
-def test_groups_come_as_array_mapping_or_frame():
-    logits = np.zeros((2, 2))
-    assert list(ModelOutputs(logits=logits, groups=["u", "v"]).groups) == ["group"]
-    assert list(ModelOutputs(logits=logits, groups={"sex": ["f", "m"]}).groups) == ["sex"]
-    frame = pd.DataFrame({"sex": ["f", "m"], "age": [1, 2]})
-    assert list(ModelOutputs(logits=logits, groups=frame).groups) == ["sex", "age"]
-
-
 GOOD = {"logits": np.zeros((2, 2))}
 BAD = [
     ({}, "exactly one of logits and probabilities"),
     ({"logits": [[0.0]], "probabilities": [[1.0]]}, "exactly one of logits and probabilities"),
     ({"logits": [1.0, 2.0]}, r"logits must have two dimensions.*\(2,\)"),
     ({"logits": np.zeros((0, 3))}, r"logits must not be empty; got shape \(0, 3\)"),
+    ({"logits": np.zeros((3, 0))}, r"logits must not be empty; got shape \(3, 0\)"),
+    ({"logits": [[1j]]}, "logits must hold real numbers"),
     ({"logits": [["a", "b"]]}, "logits must hold real numbers"),
     ({"logits": [[0.0, 1.0], [0.0, np.nan]]}, "row 1, column 1 holds nan"),
     ({"logits": [[0.0, -np.inf]]}, "must be finite"),
@@ -137,7 +131,8 @@ BAD = [
     ({**GOOD, "features": np.zeros((3, 1))}, "features must have one row per sample; got 3"),
     ({**GOOD, "features": [[1.0], [np.inf]]}, "features must be finite; row 1"),
     ({**GOOD, "labels": [0]}, r"labels must have shape \(2,\)"),
-    ({**GOOD, "labels": [0, 1, 2][:2], "classes": [7, 8]}, "row 0 holds"),
+    ({**GOOD, "labels": [0, 1], "classes": [7, 8]}, "among the 2 classes; row 0 holds"),
+    ({**GOOD, "labels": ["a", "c"], "classes": ["a", "b"]}, "row 1 holds 'c'"),
     ({**GOOD, "labels": ["a", "a"]}, r"pass classes= in their order"),
     ({**GOOD, "labels": ["a", None]}, "labels must not hold .*row 1"),
     ({**GOOD, "labels": [0.0, np.nan]}, "labels must not hold .*row 1"),

@@ -10,13 +10,7 @@ from scipy import stats
 from trustsets import ConditionalConformal, ModelOutputs, plan
 from trustsets.errors import InputError
 from trustsets.metrics import check_guarantee, missed_at_least
-from trustsets.planning import (
-    MOST_SAMPLES,
-    TUNING_SHARE,
-    CoverageLaw,
-    Plan,
-    size_of_test,
-)
+from trustsets.planning import MOST_SAMPLES, TUNING_SHARE, CoverageLaw, Plan, size_of_test
 from trustsets.scores import conformal_rank
 
 ASKED = [

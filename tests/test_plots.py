@@ -8,12 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from trustsets import (
-    Bins,
-    StandardConformal,
-    evaluate,
-    plots,
-)
+from trustsets import Bins, StandardConformal, evaluate, plots
 from trustsets.metrics import FrequencyBins, RankBins
 from trustsets.plots import THEMES, heatmap_data, range_label, size_data, two_digits
 

@@ -68,16 +68,6 @@ def test_labels_that_the_classifier_does_not_know_are_refused(digits):
         trained.calibrate(X[600:1200], strange)
 
 
-def test_a_class_that_calibration_lacks_is_named(digits):
-    X, y = digits
-    model = GaussianNB().fit(X[:600], y[:600])
-    without = 600 + np.flatnonzero(y[600:1200] != "two")
-    wrapped = TrustSetClassifier(model, "standard", prefit=True)
-    with pytest.warns(TrustSetsWarning, match="no calibration sample of class 'two'"):
-        wrapped.calibrate(X[without], y[without])
-    assert "nothing is guaranteed for it" in wrapped.predictor_.summary()
-
-
 def test_margins_stand_in_for_probabilities(digits):
     X, y = digits
     for labels in (y, np.where(y == "one", "one", "other")):

@@ -246,7 +246,6 @@ def test_per_class_is_that_of_the_predictor():
         ),
         ({"method": "magic"}, "method must be"),
         ({"method": "paper", "features": None}, "needs a trust score"),
-        ({"calibration_fraction": 0.0}, "calibration_fraction must"),
         ({"calibration_fraction": 1.5}, "calibration_fraction must lie"),
         ({"reference_fraction": 1.0}, "reference_fraction must"),
     ],

@@ -219,7 +219,6 @@ def test_odd_columns_do_no_harm(draw):
         ({"by": ("sizes",)}, "needs PredictionSets"),
         ({"trust": None, "by": ("trust",)}, "needs trust"),
         ({"by": ()}, "at least one kind"),
-        ({"max_conditions": 0}, "max_conditions"),
         ({"level": 1.0}, "level"),
         ({"sets": np.full(100, 2)}, "True or False"),
         ({"sets": np.full(99, 1)}, r"shape \(100,\)"),

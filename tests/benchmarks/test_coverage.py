@@ -19,8 +19,7 @@ from methods import METHODS, REFERENCE
 from splits import ALPHA, Split
 
 judged = pytest.mark.skipif(
-    importlib.util.find_spec("covmetrics") is None,
-    reason="needs covmetrics, see make evidence",
+    importlib.util.find_spec("covmetrics") is None, reason="needs covmetrics, see make evidence"
 )
 
 

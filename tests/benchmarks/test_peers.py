@@ -6,13 +6,7 @@ in place of downloads), and the benchmark's call on the probabilities of the sam
 
 import numpy as np
 import pytest
-from peers import (
-    crepes_sets,
-    mapie_conditional_sets,
-    mapie_sets,
-    puncc_sets,
-    torchcp_sets,
-)
+from peers import crepes_sets, mapie_conditional_sets, mapie_sets, puncc_sets, torchcp_sets
 from sklearn.datasets import make_blobs, make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression

@@ -1,7 +1,8 @@
 """Wrong arguments, anywhere in the public API, give an error of this package and no raw one.
 
 Each call is made with wrong values for one parameter at a time. It may succeed where the value is
-allowed, and otherwise raises a `TrustSetsError` or scikit-learn's `NotFittedError`.
+allowed, and otherwise raises a `TrustSetsError` or scikit-learn's `NotFittedError`. Where a number
+is wanted, anything else and numbers without a meaning are refused by name.
 """
 
 import datetime
@@ -75,6 +76,20 @@ WRONG = {
     "objects": np.array([Odd(), None], dtype=object),
     "generator": ...,  # a new one for each call
 }
+# Parameters whose value is a number refuse all of these, except where one has a meaning.
+MEANINGFUL = {
+    "nothing": {"seed", "random_state", "n", "label"},
+    "list": {"index"},
+    "empty": {"index"},
+    "negative": {"index"},
+    "zero": {"seed", "random_state", "index", "label", "filter_fraction", "tuning_fraction"}
+    | {"prevalence", "lam", "k_reg", "floor"},
+    "fraction": {"prevalence", "temperature", "lam", "floor"},
+    "giant": {"seed", "random_state", "temperature", "lam", "floor"},
+    "true": {"label"},
+}
+# These look at their number only where it is used.
+UNCHECKED = {"from_scores", "make_predictor", "make_basis"}
 
 
 def calibrated(predictor):
@@ -355,10 +370,7 @@ def calls(folder):
                 {"sample": sample, "alpha": 0.1, "label": 0},
             ),
             f"{name}.update": (model.copy().update, {"more": samples}),
-            f"{name}.forget": (
-                lambda rows, model=model: model.copy().forget(rows),
-                {"rows": [0]},
-            ),
+            f"{name}.forget": (lambda rows, model=model: model.copy().forget(rows), {"rows": [0]}),
             f"{name}.adapt": (
                 model.adapt,
                 {"unlabelled": samples, "shift": "label", "of": "statistics"},
@@ -392,19 +404,24 @@ def test_the_calls_themselves_succeed(public):
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_argument_is_an_error_of_this_package(kind, public, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    raw = []
+    raw, taken = [], []
     for name, (function, arguments) in public.items():
-        for parameter in arguments:
+        for parameter, good in arguments.items():
             if kind == "class" and parameter in ("by", "features"):
                 continue  # a function of the user, whose errors are its own
             value = (n for n in range(3)) if kind == "generator" else WRONG[kind]
+            is_number = isinstance(good, int | float) and not isinstance(good, bool)
             try:
                 function(**arguments | {parameter: value})
+                if is_number and name not in UNCHECKED:
+                    taken.append(parameter)
             except (TrustSetsError, NotFittedError) as error:
                 assert len(str(error)) > 10
+                assert not is_number or parameter.split("__")[0] in str(error), error
             except Exception as error:
                 raw.append(f"{name}({parameter}={kind}): {error!r}")
     assert raw == []
+    assert set(taken) == MEANINGFUL.get(kind, set())
 
 
 def test_messages_name_the_argument():

@@ -26,7 +26,6 @@ SCORES = np.linspace(0.0, 1.0, 30)
         (PHI[:0], SCORES[:0], 0.1, "at least one row"),
         (PHI, SCORES, 0.0, "alpha must lie strictly between 0 and 1, got 0.0"),
         (PHI, SCORES, 1.0, "alpha"),
-        (PHI, SCORES, np.nan, "alpha"),
         (PHI, SCORES, np.full(29, 0.1), r"one number or one per row of phi_calib \(30\).*\(29,\)"),
         (PHI, SCORES, np.full((30, 1), 0.1), r"one number or one per row.*\(30, 1\)"),
         (PHI, SCORES, np.linspace(0.0, 0.9, 30), "strictly between 0 and 1, got 0.0"),

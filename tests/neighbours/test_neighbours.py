@@ -77,11 +77,7 @@ def low_rank_case(rng):
 
 
 def heavy_tailed_case(rng):
-    return (
-        rng.standard_cauchy((700, 50)),
-        rng.integers(0, 6, 700),
-        rng.standard_cauchy((50, 50)),
-    )
+    return (rng.standard_cauchy((700, 50)), rng.integers(0, 6, 700), rng.standard_cauchy((50, 50)))
 
 
 def offset_case(rng):
@@ -161,8 +157,7 @@ def prepared(case, normalize, dtype, seed=0):
 @pytest.mark.parametrize("neighbour", [1, 3])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(
-    ("device", "dtype"),
-    [("torch:cpu", np.float32), ("cpu", np.float32), ("cpu", np.float64)],
+    ("device", "dtype"), [("torch:cpu", np.float32), ("cpu", np.float32), ("cpu", np.float64)]
 )
 def test_equals_the_definition(case, normalize, device, dtype, neighbour):
     if device != "cpu":

@@ -261,10 +261,7 @@ CHANGES = {
     ),
     # The default has a trust score of its own. With each score, NAIVE, CONDITIONAL and STANDARD of
     # its size depend on it, and CONDITIONAL of another degree with APS.
-    "trust": (
-        {"trust": "text"},
-        {"trust": 1, "temperature": 0, "sets": 2 * 7, "metrics": ALL},
-    ),
+    "trust": ({"trust": "text"}, {"trust": 1, "temperature": 0, "sets": 2 * 7, "metrics": ALL}),
     "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "metrics": ALL}),
     "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0}),
 }
@@ -336,10 +333,7 @@ def test_without_training_points_what_needs_trust_is_left_out():
 
 def test_degrees_beyond_the_calibration_samples_are_left_out_by_name():
     found, _ = run(small_source(n=30), degrees=(1, 6), degree=1, seeds=(1,), scores=("APS",))
-    assert [text.split(":")[0] for text in found.left_out] == [
-        "CONDITIONAL of degree 6",
-        DEFAULT,
-    ]
+    assert [text.split(":")[0] for text in found.left_out] == ["CONDITIONAL of degree 6", DEFAULT]
     assert Cell("APS", CONDITIONAL, 1) in found.evaluations
 
 

@@ -8,12 +8,7 @@ from small_runs import small_outputs, small_train
 from trustsets import StandardConformal, TrustScore, evaluate
 from trustsets.metrics import label_ranks
 from trustsets_paper.balls import Balls
-from trustsets_paper.figures import (
-    ball_curves,
-    degree_curves,
-    trust_against_rank,
-    trust_quartiles,
-)
+from trustsets_paper.figures import ball_curves, degree_curves, trust_against_rank, trust_quartiles
 
 
 @pytest.fixture(autouse=True)

@@ -3,10 +3,7 @@ from collections import Counter
 import pytest
 
 from trustsets_paper.sources import PAPER_DATASETS as DATASETS
-from trustsets_paper.tables import (
-    printed_correlation,
-    printed_values,
-)
+from trustsets_paper.tables import printed_correlation, printed_values
 
 
 def test_the_tables_have_the_shapes_of_the_paper():

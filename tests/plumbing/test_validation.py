@@ -6,10 +6,6 @@ import pytest
 
 from trustsets import _arrays as validation
 from trustsets._arrays import (
-    Positive,
-    check_arguments,
-    check_classes,
-    check_features,
     check_groups,
     check_probabilities,
     check_rows,
@@ -28,13 +24,6 @@ def test_codes_lead_back_to_the_labels(classes):
     codes = encode_labels(labels, names)
     assert codes.dtype == np.int64
     assert names[codes].tolist() == labels.tolist()
-
-
-@pytest.mark.parametrize(("classes", "unknown"), [([0, 1], 2), ([0, 1], -1), (["a", "b"], "c")])
-def test_the_first_unknown_label_is_named(classes, unknown):
-    labels = np.array([classes[0], classes[1], unknown, unknown])
-    with pytest.raises(InputError, match=f"truth must be among the 2 classes; row 2.*{unknown}"):
-        encode_labels(labels, np.array(classes), "truth")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -58,38 +47,6 @@ def test_rows_are_counted_over_all_blocks(monkeypatch):
             check_probabilities(bad)
 
 
-@pytest.mark.parametrize(
-    ("given", "labels", "expected"),
-    [
-        (["x", "y", "z"], None, ["x", "y", "z"]),
-        (None, None, [0, 1, 2]),
-        (None, [2, 0, 0], [0, 1, 2]),
-        (None, ["b", "a", "c"], ["a", "b", "c"]),
-        (None, [7, 9, 8], [7, 8, 9]),
-    ],
-)
-def test_columns_are_named_in_this_order(given, labels, expected):
-    labels = None if labels is None else np.array(labels)
-    assert check_classes(given, labels, 3).tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "labels", "message"),
-    [
-        (["x", "y"], None, "must name the 3 columns"),
-        (["x", "y", "x"], None, "must be distinct"),
-        (None, ["a", "b"], "2 distinct values"),
-        (None, [-1, 0, 1], "hold -1"),
-        (None, [1, "a", None], "cannot be sorted"),
-    ],
-)
-def test_columns_that_cannot_be_named_are_refused(given, labels, message):
-    if labels is not None:
-        labels = np.array(labels, dtype=object if None in labels else None)
-    with pytest.raises(InputError, match=message):
-        check_classes(given, labels, 3)
-
-
 def test_groups_come_as_array_mapping_or_table():
     site = ["a", "b", "a"]
     assert check_groups(None, 3) == {}
@@ -109,15 +66,3 @@ def test_rows_identify_the_samples():
     for bad in ([1, -1, 2], [0.0, 1.0, 2.0]):
         with pytest.raises(InputError, match="rows must be non-negative integers"):
             check_rows(bad, 3)
-
-
-def test_features_have_a_row_for_each_sample():
-    assert check_features([[1.0], [2.0]], 2).shape == (2, 1)
-    with pytest.raises(InputError, match="got 2 rows for 3 samples"):
-        check_features([[1.0], [2.0]], 3)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, 1.5, "2", None])
-def test_counts_are_whole_and_large_enough(value):
-    with pytest.raises(InputError, match="n_directions must be a whole number, 1 or more"):
-        check_arguments(Positive, n_directions=value)

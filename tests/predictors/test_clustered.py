@@ -14,11 +14,7 @@ from trustsets import (
     Status,
 )
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.predictors.clustered import (
-    _k_means,
-    fewest_points,
-    published_rule,
-)
+from trustsets.predictors.clustered import _k_means, fewest_points, published_rule
 from trustsets.scores import conformal_quantile
 
 

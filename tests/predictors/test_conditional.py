@@ -16,7 +16,6 @@ from trustsets import (
     Custom,
     Groups,
     Intercept,
-    ModelOutputs,
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
@@ -217,12 +216,6 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
     with pytest.raises(InputError, match="dimension 2, but calibration had 3"):
         predictor.predict_set(make_outputs(features=np.zeros((200, 2))))
     np.testing.assert_array_equal(predictor.predict_set(outputs).mask, before.mask)
-
-
-def test_one_class_and_one_row_work():
-    outputs = ModelOutputs(logits=np.zeros((30, 1)), labels=np.zeros(30, dtype=int))
-    sets = ConditionalConformal(basis=Intercept()).calibrate(outputs).predict_set(outputs.take([0]))
-    assert sets.mask.tolist() == [[True]]
 
 
 def test_the_class_of_a_trust_score_is_none(make_outputs):

@@ -150,13 +150,7 @@ def test_wrong_starts_change_no_result(saved, change):
 
 
 @pytest.mark.parametrize(
-    "start",
-    [
-        {"tuple": [0.1, "basic"]},
-        {"tuple": [0.1, 0.0, 3]},
-        {"tuple": [0.1, 0.0, "phi"]},
-        7,
-    ],
+    "start", [{"tuple": [0.1, "basic"]}, {"tuple": [0.1, 0.0, 3]}, {"tuple": [0.1, 0.0, "phi"]}, 7]
 )
 def test_starts_of_a_wrong_form_are_refused(saved, start):
     path = saved[-1]

@@ -5,11 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from trustsets import (
-    ClusteredConformal,
-    ConditionalConformal,
-    Intercept,
-)
+from trustsets import ClusteredConformal, ConditionalConformal, Intercept
 from trustsets._draws import Stream, row_uniforms
 from trustsets.scores import RankScore
 

@@ -12,34 +12,20 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless=new",
-    "--remote-debugging-pipe",
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--no-first-run",
-)
+FLAGS = """
+    --headless=new --remote-debugging-pipe --no-sandbox
+    --disable-background-networking --disable-component-update --disable-dev-shm-usage
+    --disable-gpu --disable-sync --hide-scrollbars
+    --no-first-run
+""".split()
 # Seconds after which a silent browser counts as hung.
 PATIENCE = 120
 KEYS = {"Enter": "\r", " ": " "}
 # Controls of the browser itself, such as a slider, know keys by these numbers.
 CODES = {
-    "Tab": 9,
-    "Enter": 13,
-    "Escape": 27,
-    " ": 32,
-    "End": 35,
-    "Home": 36,
-    "ArrowLeft": 37,
-    "ArrowUp": 38,
-    "ArrowRight": 39,
-    "ArrowDown": 40,
-}
+    "Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35,
+    "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
+}  # fmt: skip
 
 
 def find_browser() -> str | None:

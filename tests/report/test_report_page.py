@@ -9,27 +9,10 @@ import numpy as np
 import pytest
 from report_cases import CLASSES, render_report, sets_that_cover
 
-from trustsets import (
-    Bins,
-    Confidence,
-    Groups,
-    ModelOutputs,
-    Trust,
-    compare,
-    evaluate,
-    write_report,
-)
+from trustsets import Bins, Confidence, Groups, ModelOutputs, Trust, compare, evaluate, write_report
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins, number_of
-from trustsets.report import (
-    bin_lists,
-    divisions,
-    gap_chart,
-    glance,
-    number,
-    percent,
-    size_chart,
-)
+from trustsets.report import bin_lists, divisions, gap_chart, glance, number, percent, size_chart
 from trustsets.report.content import ticks
 
 VOID = {"meta", "input"}

@@ -27,11 +27,7 @@ def softmax(row):
 def by_definition(name, row):
     """One sample, in plain Python."""
     p = sorted(softmax(row), reverse=True)
-    return {
-        "Conf": p[0],
-        "Entropy": -sum(q * np.log(q) for q in p),
-        "Margin": p[0] - p[1],
-    }[name]
+    return {"Conf": p[0], "Entropy": -sum(q * np.log(q) for q in p), "Margin": p[0] - p[1]}[name]
 
 
 PLAIN = [Confidence(), Entropy(), Margin()]

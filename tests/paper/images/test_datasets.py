@@ -6,13 +6,7 @@ import pytest
 from trees import draw_image, write_lists, write_tree
 
 from trustsets.errors import InputError
-from trustsets_paper.datasets import (
-    DATASETS,
-    ImageSet,
-    Listing,
-    check_class_order,
-    load_dataset,
-)
+from trustsets_paper.datasets import DATASETS, ImageSet, Listing, check_class_order, load_dataset
 
 
 def items(listing):
