@@ -9,7 +9,6 @@ the end, arrays of files of each kind.
 """
 
 import csv
-import json
 import math
 import os
 import re
@@ -79,7 +78,7 @@ _USUAL_COLUMNS: Mapping[str, str] = {}
 _KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
 # Bytes of the numbers of a block of rows.
 _BLOCK_BYTES = 64 << 20
-_SUFFIXES = (".parquet", ".csv", ".jsonl")
+_SUFFIXES = (".parquet", ".csv")
 # What stands between the classes of a set in a cell of a CSV file.
 _SEPARATOR = "|"
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -547,7 +546,7 @@ def predict_file(
     Parameters
     ----------
     model, outputs, result : path
-        Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`). In a CSV
+        Saved predictor; model outputs; file to write (`.parquet` or `.csv`). In a CSV
         file, the classes of a set stand in one cell with ``|`` between them.
     alpha, max_size
         As in `Predictor.predict_set`; the column ``alpha`` says what each set guarantees.
@@ -735,7 +734,7 @@ def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Arra
     if suffix == ".csv" and barred is not None:
         raise InputError(
             f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
-            "a set in a CSV file. Write .jsonl or .parquet."
+            "a set in a CSV file. Write .parquet."
         )
     if suffix == ".parquet":
         needed("pyarrow", f"{target}: a Parquet file")
@@ -743,9 +742,7 @@ def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Arra
         if suffix == ".parquet":
             _write_parquet(temporary, blocks)
         else:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                write = _write_csv if suffix == ".csv" else _write_json
-                write(file, blocks)
+            _write_csv(temporary, blocks)
 
 
 def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
@@ -764,12 +761,13 @@ def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
             writer.close()
 
 
-def _write_csv(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
-    rows = csv.writer(file, lineterminator="\n")
-    for number, block in enumerate(blocks):
-        if number == 0:
-            rows.writerow([_no_formula(name) for name in block])
-        rows.writerows(zip(*(map(_cell, column) for column in block.values()), strict=True))
+def _write_csv(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        for number, block in enumerate(blocks):
+            if number == 0:
+                rows.writerow([_no_formula(name) for name in block])
+            rows.writerows(zip(*(map(_cell, column) for column in block.values()), strict=True))
 
 
 def _cell(value: Any) -> Any:
@@ -787,16 +785,6 @@ def _no_formula(text: str) -> str:
     except ValueError:
         return f"'{text}"
     return text
-
-
-def _write_json(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
-    """One line a row; JSON has no infinity: such a threshold is null, and the status says why."""
-    for block in blocks:
-        for row in zip(*block.values(), strict=True):
-            line = dict(zip(block, row, strict=True))
-            if not math.isfinite(line["threshold"]):
-                line["threshold"] = None
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 # --- Arrays of files ---------------------------------------------------------------------------

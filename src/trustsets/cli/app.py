@@ -705,7 +705,7 @@ def _trust(
 def predict(
     model: _Model,
     outputs: Annotated[Path, argument("OUTPUTS", f"New outputs: {_KINDS}")],
-    output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
+    output: Annotated[Path, option("FILE", "Result: .parquet or .csv.", "--output", "-o")],
     alpha: _Alpha = 0.1,
     max_size: Annotated[int | None, option("K", "Largest size of a set.")] = None,
     id: Annotated[_Names, option("NAMES", "Arrays to copy: name,date.")] = None,
