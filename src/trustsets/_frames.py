@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trustsets._arrays import Array, Flavour, flavour_of, frame_names, to_numpy
+from trustsets._arrays import Array, Flavour, check_arguments, flavour_of, frame_names, to_numpy
 from trustsets.errors import InputError
 
 _MOST_LISTED = 20
@@ -96,7 +96,11 @@ def frame_fields(
     if lost:
         # Not a pattern: one name stands for one column here.
         raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
-    return {name: _matrix(frame, list(matched)) for name, matched in columns.items()} | {
+    matrices_of = {
+        name: np.column_stack([_numbers(frame[column], column) for column in matched])
+        for name, matched in columns.items()
+    }
+    return matrices_of | {
         "labels": None if label is None else frame[label],
         "groups": {name: frame[name] for name in columns_of_groups},
         "classes": class_names([*parts.values()]),
@@ -109,12 +113,8 @@ def _listed(names: str | Sequence[str], what: str) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _matrix(frame: Any, names: Sequence[str]) -> Array:
-    """Numbers of several columns, shape (n, len(names))."""
-    return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
-
-
-def _numbers(values: Array, name: str) -> Array:
+def _numbers(column: Any, name: str) -> Array:
+    values = to_numpy(column, name)
     if values.dtype.kind in "fiub":
         return values
     try:
@@ -136,9 +136,9 @@ def make_frame(
 
     `index` is the column that names the rows: the index of a pandas frame.
     """
-    chosen = flavour if flavour is not None else _first_installed()
-    if not isinstance(chosen, str) or chosen not in get_args(Flavour):
-        raise InputError(f"flavour must be one of {', '.join(get_args(Flavour))}; got {chosen!r}.")
+    installed = (name for name in get_args(Flavour) if find_spec(name) is not None)
+    chosen = flavour if flavour is not None else next(installed, "pandas")
+    check_arguments(Flavour, flavour=chosen)
     package = needed(chosen, "a frame")
     if chosen == "pyarrow":
         return package.table({name: _plain(values) for name, values in columns.items()})
@@ -163,7 +163,3 @@ def frame_of_rows(
 def _plain(values: Any) -> Any:
     """Values whose type Arrow can tell."""
     return values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
-
-
-def _first_installed() -> Flavour:
-    return next((name for name in get_args(Flavour) if find_spec(name) is not None), "pandas")

@@ -32,6 +32,7 @@ from trustsets._arrays import (
     check_alpha,
     check_arguments,
     check_classes,
+    check_distinct,
     encode_labels,
     flavour_of,
     floating_matrix,
@@ -243,7 +244,7 @@ def open_outputs(
     else:
         raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
     with _naming(path):
-        arrays = _table_columns(source) if flavour_of(source) else open_columns(path)
+        arrays = open_columns(source)
         chosen = _chosen(columns, arrays, if_present)
         group_columns = {
             name.removeprefix(_GROUP): column
@@ -456,7 +457,7 @@ def read_classes(path: StrPath) -> Array:
         lines = plain_file(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
-    return np.array(lines) if lines else np.array([], dtype="U1")
+    return np.array(lines, dtype=str)
 
 
 def read_late_labels(
@@ -511,23 +512,20 @@ def check_output(
     path: StrPath, suffixes: Sequence[str], inputs: Sequence[StrPath | None] = ()
 ) -> Path:
     """The path of an output: in a folder that exists, with a suffix, and none of the `inputs`."""
-    target = storage.check_path(path)
+    storage.check_target(path)
+    target = Path(path)
     if target.suffix.lower() not in suffixes:
         raise InputError(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
             f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
         )
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
-    if target.is_dir():
-        raise InputError(f"{target}: this is a folder; give the name of a file.")
     for source in inputs:
-        if source is not None and target.exists() and Path(source).exists():
-            if target.samefile(source):
-                raise InputError(
-                    f"{target}: it is the input {source} itself, which would be lost; give the "
-                    "result another name."
-                )
+        both_exist = source is not None and target.exists() and Path(source).exists()
+        if both_exist and target.samefile(source):
+            raise InputError(
+                f"{target}: it is the input {source} itself, which would be lost; give the "
+                "result another name."
+            )
     return target
 
 
@@ -818,8 +816,10 @@ def _check_memory(path: StrPath, need: int) -> None:
         )
 
 
-def open_columns(path: StrPath) -> "dict[str, Column]":
-    """Arrays of a file or folder by name; the extension says how to read it."""
+def open_columns(path: Any) -> "dict[str, Column]":
+    """Arrays of a file, folder or table by name; the extension says how to read a file."""
+    if flavour_of(path) is not None:
+        return {name: Column("table", name, values) for name, values in _read_arrow(path).items()}
     target = storage.check_path(path)
     if target.is_dir():
         files = sorted(target.glob("*.npy"))
@@ -831,7 +831,7 @@ def open_columns(path: StrPath) -> "dict[str, Column]":
         return {file.stem: Column(file, file.stem, _map_npy(file)) for file in files}
     readers: dict[str, Callable[[Path], dict[str, Any]]] = {
         ".npz": _read_npz,
-        ".parquet": _read_parquet,
+        ".parquet": _read_arrow,
         ".safetensors": _read_tensors,
         ".csv": _read_csv,
     }
@@ -1089,30 +1089,16 @@ def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
         csv.field_size_limit(largest)
     if not any(names):
         raise InputError(f"{path}: it is empty; its first line must name the columns.")
-    _check_distinct(path, [name for name in names if name])
+    check_distinct([name for name in names if name], path)
     if not rows:
         raise InputError(f"{path}: it has the names of columns, but no rows.")
     return names, rows
 
 
-def _check_distinct(source: object, names: Sequence[str]) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{source}: two columns are called {twice!r}; rename one of them.")
-
-
-def _read_parquet(path: Path) -> "dict[str, _ArrowColumn]":
-    needed("pyarrow", f"{path}: a Parquet file")
-    return _arrow_arrays(_ArrowTable(path))
-
-
-def _table_columns(table: Any) -> "dict[str, Column]":
-    columns = _arrow_arrays(_ArrowTable(table))
-    return {name: Column("table", name, values) for name, values in columns.items()}
-
-
-def _arrow_arrays(table: "_ArrowTable") -> "dict[str, _ArrowColumn]":
-    _check_distinct(table.described, table.schema.names)
+def _read_arrow(source: Any) -> "dict[str, _ArrowColumn]":
+    """Columns of a Parquet file or of a table."""
+    table = _ArrowTable(source)
+    check_distinct(table.schema.names, table.described)
     return {
         field.name: _ArrowColumn(table, [field.name], _list_width(table, field))
         for field in table.schema
@@ -1143,6 +1129,7 @@ class _ArrowTable:
     def __init__(self, source: Any) -> None:
         self._source = source
         self.described = source if isinstance(source, Path) else "table"
+        needed("pyarrow", f"{self.described}: a Parquet file")
         # Where the batches of some columns go on, and these batches.
         self._streams: dict[tuple[str, ...], tuple[int, Iterator[Any]]] = {}
         if not isinstance(source, Path):

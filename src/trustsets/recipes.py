@@ -138,18 +138,18 @@ def make_basis(
     names: str | Sequence[str] = "polynomial",
     *,
     statistics: Sequence[str] = ("confidence", "trust"),
-    degree: int | None = None,
-    penalty: float | None = None,
-    transform: str | None = None,
+    degree: int = 5,
+    penalty: float = 0.0,
+    transform: str = "rank",
     groups: Sequence[str] = (),
-    components: int | None = None,
+    components: int = 20,
     n: int | None = None,
 ) -> Basis:
     """Return the sum of function classes by name, each of `BASES`.
 
-    `statistics` are what polynomial and bins are functions of; `degree` (5), `penalty` (0) and
-    `transform` (``"rank"``) belong to the polynomial, `components` (20) is their number, and `n` as
-    in `make_bins`. Columns of `groups` are part of the sum whatever the names; none means all.
+    `statistics` are what polynomial and bins are functions of; `degree`, `penalty` and `transform`
+    belong to the polynomial, `components` is their number, and `n` as in `make_bins`. Columns of
+    `groups` are part of the sum whatever the names; none means all.
 
     Examples
     --------
@@ -160,19 +160,13 @@ def make_basis(
     groups = _listed(groups, "groups")
     if (groups and "groups" not in chosen) or not chosen:
         chosen.append("groups")
-    degree = 5 if degree is None else degree
     check_arguments(Count, degree=degree)
-    polynomial = partial(
-        Polynomial,
-        degree,
-        of=_statistics(statistics, "rank" if transform is None else transform),
-        penalty=0.0 if penalty is None else penalty,
-    )
+    of = _statistics(statistics, transform)
     makers: dict[str, Callable[[], Basis]] = {
-        "polynomial": polynomial,
+        "polynomial": partial(Polynomial, degree, of=of, penalty=penalty),
         "bins": partial(make_bins, statistics, n),
         "groups": partial(Groups, *groups),
-        "components": partial(PrincipalComponents, 20 if components is None else components),
+        "components": partial(PrincipalComponents, components),
         "intercept": Intercept,
     }
     return reduce(operator.add, [makers[name]() for name in chosen])

@@ -247,30 +247,22 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def _is_input_error(error: Exception) -> bool:
-    """Whether the person can repair it: the package's own errors, files, and missing packages."""
-    if isinstance(error, ModuleNotFoundError):
-        return not (error.name or "").startswith("trustsets")
-    return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
-
-
-def _print_error(error: Exception, command: str) -> None:
-    """Print an error as one line on stderr: which file, what is wrong, what to do."""
-    text = str(error)
+def _error_text(error: Exception, command: str) -> str | None:
+    """What the person can repair: which file, what is wrong, what to do; None for other errors."""
     if isinstance(error, OSError):
         path = error.filename
         where = f"{os.fspath(path)}: " if isinstance(path, str | os.PathLike) else ""
-        text = f"{where}{error.strerror or error}."
-        if error.errno in _FULL_DISK:
-            text += " The disk is full; an earlier output is as it was. Free some space."
-    elif isinstance(error, UnicodeEncodeError):
-        text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
-    elif isinstance(error, ModuleNotFoundError):
+        full = " The disk is full; an earlier output is as it was. Free some space."
+        return f"{where}{error.strerror or error}.{full if error.errno in _FULL_DISK else ''}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("trustsets"):
         extra = command if command in ("explore", "paper") else "tables"
-        text = f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
-    elif isinstance(error, MemoryError):
-        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
-    _print_to_stderr("Error", "bold red", text)
+        return f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
+    if isinstance(error, MemoryError):
+        text = str(error) or "none is left"
+        return f"there is not enough memory ({text}). Use fewer samples at once."
+    return str(error) if isinstance(error, TrustSetsError) else None
 
 
 def _print_to_stderr(word: str, style: str, text: str) -> None:
@@ -411,9 +403,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
         with _plain_warnings():
             app(args=words, prog_name="trustsets")
     except Exception as error:
-        if console.debug or not _is_input_error(error):
+        text = _error_text(error, command=words[0])
+        if console.debug or text is None:
             raise
-        _print_error(error, command=words[0])
+        _print_to_stderr("Error", "bold red", text)
         sys.exit(BAD_INPUT)
 
 
