@@ -519,9 +519,8 @@ def check_output(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
             f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
         )
-    for source in inputs:
-        both_exist = source is not None and target.exists() and Path(source).exists()
-        if both_exist and target.samefile(source):
+    for source in filter(None, inputs):
+        if target.exists() and Path(source).exists() and target.samefile(source):
             raise InputError(
                 f"{target}: it is the input {source} itself, which would be lost; give the "
                 "result another name."
