@@ -83,14 +83,14 @@ def frame_fields(
     """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
     if flavour_of(frame) is None:
         raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
-    listed_names = {name: _listed(patterns, name) for name, patterns in matrices.items()}
+    listed_names = {name: as_names(patterns, name) for name, patterns in matrices.items()}
     wanted = {name: patterns for name, patterns in listed_names.items() if patterns}
     if ("logits" in wanted) == ("probabilities" in wanted):
         raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     names = [name for name in frame_names(frame) if isinstance(name, str)]
     columns = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
     parts = columns.get("logits") or columns["probabilities"]
-    columns_of_groups = _listed(groups, "groups")
+    columns_of_groups = as_names(groups, "groups")
     single = [*columns_of_groups, *([] if label is None else [label])]
     lost = [name for name in single if not (isinstance(name, str) and name in names)]
     if lost:
@@ -107,9 +107,12 @@ def frame_fields(
     }
 
 
-def _listed(names: str | Sequence[str], what: str) -> list[str]:
+def as_names(names: str | Sequence[str] | None, what: str) -> list[str]:
+    """A list of names from one name, several or none."""
+    if names is None:
+        return []
     if not isinstance(names, Iterable):
-        raise InputError(f"{what} must be names of columns or patterns; got {names!r:.60}.")
+        raise InputError(f"{what} must be a name or a list of names; got {names!r:.60}.")
     return [names] if isinstance(names, str) else list(names)
 
 

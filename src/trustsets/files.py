@@ -519,8 +519,9 @@ def check_output(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
             f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
         )
-    for source in filter(None, inputs):
-        if target.exists() and Path(source).exists() and target.samefile(source):
+    present = [Path(source) for source in inputs if source is not None and Path(source).exists()]
+    for source in present if target.exists() else ():
+        if target.samefile(source):
             raise InputError(
                 f"{target}: it is the input {source} itself, which would be lost; give the "
                 "result another name."
@@ -726,20 +727,18 @@ def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) 
 
 def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Array) -> None:
     """Write blocks of columns by name, end to end; the extension says how."""
-    suffix = target.suffix.lower()
+    is_csv = target.suffix.lower() == ".csv"
     barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
-    if suffix == ".csv" and barred is not None:
+    if is_csv and barred is not None:
         raise InputError(
             f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
             "a set in a CSV file. Write .parquet."
         )
-    if suffix == ".parquet":
+    if not is_csv:
         needed("pyarrow", f"{target}: a Parquet file")
+    write = _write_csv if is_csv else _write_parquet
     with storage.atomic_path(target) as temporary:
-        if suffix == ".parquet":
-            _write_parquet(temporary, blocks)
-        else:
-            _write_csv(temporary, blocks)
+        write(temporary, blocks)
 
 
 def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
@@ -987,7 +986,21 @@ def _read_npz(path: Path) -> dict[str, Array]:
     with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
         items = [item for item in archive.infolist() if item.filename.endswith(".npy")]
         for item in items:
-            _check_packing(path, item)
+            what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
+            # Other packings than those of NumPy unpack all they hold at once.
+            is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            if not is_usual or item.flag_bits & _ENCRYPTED:
+                raise InputError(
+                    f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
+                    "numpy.savez."
+                )
+            packed = min(item.compress_size, path.stat().st_size)
+            if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
+                raise InputError(
+                    f"{what} announces {item.file_size / 2**30:.1f} GiB in "
+                    f"{packed / 2**20:.1f} MiB, over {_LARGEST_RATIO} times as much, as a zip bomb "
+                    "does. If it is genuine, save it with numpy.savez."
+                )
         _check_memory(path, sum(item.file_size for item in items))
         for item in items:
             name = item.filename.removesuffix(".npy")
@@ -997,25 +1010,6 @@ def _read_npz(path: Path) -> dict[str, Array]:
                 # All of it is read, so zipfile compares the checksum.
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays
-
-
-def _check_packing(path: Path, item: zipfile.ZipInfo) -> None:
-    """Refuse an array that would unpack to far more than the file holds."""
-    what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
-    # Other packings than those of NumPy unpack all they hold at once.
-    is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-    if not is_usual or item.flag_bits & _ENCRYPTED:
-        raise InputError(
-            f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
-            "numpy.savez."
-        )
-    packed = min(item.compress_size, path.stat().st_size)
-    if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
-        raise InputError(
-            f"{what} announces {item.file_size / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, "
-            f"over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save "
-            "it with numpy.savez."
-        )
 
 
 def _read_tensors(path: Path) -> "dict[str, _Tensor]":
@@ -1040,13 +1034,6 @@ class _Tensor:
             raise ValueError(f"{self._view.get_dtype()} is a type that NumPy lacks") from error
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    """Columns by name; those without a name, such as an index, are left out."""
-    names, rows = _csv_rows(path)
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: _cells(cells) for name, cells in columns if name}
-
-
 def _cells(cells: Sequence[str]) -> Array:
     """Integers where all cells are, and else texts, None where they are missing."""
     if all(map(_WHOLE.fullmatch, cells)):
@@ -1058,8 +1045,8 @@ def _cells(cells: Sequence[str]) -> Array:
     return texts
 
 
-def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and the cells of each row below them; blank lines do not count.
+def _read_csv(path: Path) -> dict[str, Array]:
+    """Columns by name; those without a name, such as an index, are left out, and blank lines too.
 
     What separates the names in the first line separates the cells.
     """
@@ -1091,7 +1078,8 @@ def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     check_distinct([name for name in names if name], path)
     if not rows:
         raise InputError(f"{path}: it has the names of columns, but no rows.")
-    return names, rows
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: _cells(cells) for name, cells in columns if name}
 
 
 def _read_arrow(source: Any) -> "dict[str, _ArrowColumn]":
