@@ -816,7 +816,18 @@ def _evaluated(
     from trustsets.metrics import evaluate as evaluate_sets
     from trustsets.predictors import load
 
-    paths = _paths(options.models)
+    # Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``.
+    paths: dict[str, Path] = {}
+    for item in options.models:
+        name, _, rest = item.partition("=")
+        path = Path(rest if name and rest else item)
+        name = name if name and rest else path.stem
+        if name in paths:
+            raise InputError(
+                f"two models are called {name!r} ({paths[name]} and {path}); give one another "
+                "name, as in NAME=FILE."
+            )
+        paths[name] = path
     if output is not None:
         check_output(output, (".html",), [options.outputs, *paths.values()])
     predictors = {name: load(path) for name, path in paths.items()}
@@ -846,22 +857,6 @@ def _evaluated(
                 raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
             advance(1)
     return evaluations, samples, predictors, sets
-
-
-def _paths(models: Sequence[str]) -> dict[str, Path]:
-    """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
-    paths: dict[str, Path] = {}
-    for item in models:
-        name, _, rest = item.partition("=")
-        path = Path(rest if name and rest else item)
-        name = name if name and rest else path.stem
-        if name in paths:
-            raise InputError(
-                f"two models are called {name!r} ({paths[name]} and {path}); give one another "
-                "name, as in NAME=FILE."
-            )
-        paths[name] = path
-    return paths
 
 
 # --- Watching and looking ----------------------------------------------------------------------
