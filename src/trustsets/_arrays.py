@@ -130,12 +130,11 @@ def group_column(value: Any, name: str, n: int) -> Array:
     if any(isinstance(item, float) and np.isinf(item) for item in present):
         raise InputError(f"{name} must not hold infinity.")
     texts = np.full(n, MISSING, dtype=object)
-    texts[~missing] = [_group_text(item) for item in present]
+    is_whole = [isinstance(item, float) and item.is_integer() for item in present]
+    texts[~missing] = [
+        str(int(item) if whole else item) for item, whole in zip(present, is_whole, strict=True)
+    ]
     return read_only(texts.astype(str))
-
-
-def _group_text(item: Any) -> str:
-    return str(int(item)) if isinstance(item, float) and item.is_integer() else str(item)
 
 
 def is_missing(item: Any) -> bool:
@@ -167,10 +166,15 @@ def flavour_of(value: Any) -> Flavour | None:
 def frame_names(frame: Any, what: str = "frame") -> list[Any]:
     """Names of the columns, none of them twice."""
     names = list(frame.column_names if flavour_of(frame) == "pyarrow" else frame.columns)
+    check_distinct(names, what)
+    return names
+
+
+def check_distinct(names: Sequence[Any], what: object) -> None:
+    """Refuse columns of the same name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{what}: two columns are called {twice!r}; rename one of them.")
-    return names
 
 
 def encode_labels(labels: Array, classes: Array, name: str = "labels") -> Codes:

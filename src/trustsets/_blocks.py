@@ -33,10 +33,7 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -> None:
     """Call `function` on every block of rows, in threads when there are several blocks."""
-    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
-        function(slice(0, n_rows))
-    else:
-        in_threads(function, list(row_blocks(n_rows, width)))
+    in_threads(function, list(row_blocks(n_rows, width)))
 
 
 def in_threads(
@@ -105,8 +102,6 @@ def row_numbers(
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
     """One number for each row, from a function that gives those of a block."""
-    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
-        return np.array(function(slice(0, n_rows)), dtype)
     result = np.empty(n_rows, dtype)
 
     def fill(rows: slice) -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trustsets._arrays import Array, Flavour, flavour_of, frame_names, to_numpy
+from trustsets._arrays import Array, Flavour, check_arguments, flavour_of, frame_names, to_numpy
 from trustsets.errors import InputError
 
 _MOST_LISTED = 20
@@ -83,38 +83,41 @@ def frame_fields(
     """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
     if flavour_of(frame) is None:
         raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
-    listed_names = {name: _listed(patterns, name) for name, patterns in matrices.items()}
+    listed_names = {name: as_names(patterns, name) for name, patterns in matrices.items()}
     wanted = {name: patterns for name, patterns in listed_names.items() if patterns}
     if ("logits" in wanted) == ("probabilities" in wanted):
         raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     names = [name for name in frame_names(frame) if isinstance(name, str)]
     columns = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
     parts = columns.get("logits") or columns["probabilities"]
-    columns_of_groups = _listed(groups, "groups")
+    columns_of_groups = as_names(groups, "groups")
     single = [*columns_of_groups, *([] if label is None else [label])]
     lost = [name for name in single if not (isinstance(name, str) and name in names)]
     if lost:
         # Not a pattern: one name stands for one column here.
         raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
-    return {name: _matrix(frame, list(matched)) for name, matched in columns.items()} | {
+    matrices_of = {
+        name: np.column_stack([_numbers(frame[column], column) for column in matched])
+        for name, matched in columns.items()
+    }
+    return matrices_of | {
         "labels": None if label is None else frame[label],
         "groups": {name: frame[name] for name in columns_of_groups},
         "classes": class_names([*parts.values()]),
     }
 
 
-def _listed(names: str | Sequence[str], what: str) -> list[str]:
+def as_names(names: str | Sequence[str] | None, what: str) -> list[str]:
+    """A list of names from one name, several or none."""
+    if names is None:
+        return []
     if not isinstance(names, Iterable):
-        raise InputError(f"{what} must be names of columns or patterns; got {names!r:.60}.")
+        raise InputError(f"{what} must be a name or a list of names; got {names!r:.60}.")
     return [names] if isinstance(names, str) else list(names)
 
 
-def _matrix(frame: Any, names: Sequence[str]) -> Array:
-    """Numbers of several columns, shape (n, len(names))."""
-    return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
-
-
-def _numbers(values: Array, name: str) -> Array:
+def _numbers(column: Any, name: str) -> Array:
+    values = to_numpy(column, name)
     if values.dtype.kind in "fiub":
         return values
     try:
@@ -136,9 +139,9 @@ def make_frame(
 
     `index` is the column that names the rows: the index of a pandas frame.
     """
-    chosen = flavour if flavour is not None else _first_installed()
-    if not isinstance(chosen, str) or chosen not in get_args(Flavour):
-        raise InputError(f"flavour must be one of {', '.join(get_args(Flavour))}; got {chosen!r}.")
+    installed = (name for name in get_args(Flavour) if find_spec(name) is not None)
+    chosen = flavour if flavour is not None else next(installed, "pandas")
+    check_arguments(Flavour, flavour=chosen)
     package = needed(chosen, "a frame")
     if chosen == "pyarrow":
         return package.table({name: _plain(values) for name, values in columns.items()})
@@ -163,7 +166,3 @@ def frame_of_rows(
 def _plain(values: Any) -> Any:
     """Values whose type Arrow can tell."""
     return values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
-
-
-def _first_installed() -> Flavour:
-    return next((name for name in get_args(Flavour) if find_spec(name) is not None), "pandas")

@@ -9,7 +9,6 @@ the end, arrays of files of each kind.
 """
 
 import csv
-import json
 import math
 import os
 import re
@@ -33,6 +32,7 @@ from trustsets._arrays import (
     check_alpha,
     check_arguments,
     check_classes,
+    check_distinct,
     encode_labels,
     flavour_of,
     floating_matrix,
@@ -79,7 +79,7 @@ _USUAL_COLUMNS: Mapping[str, str] = {}
 _KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
 # Bytes of the numbers of a block of rows.
 _BLOCK_BYTES = 64 << 20
-_SUFFIXES = (".parquet", ".csv", ".jsonl")
+_SUFFIXES = (".parquet", ".csv")
 # What stands between the classes of a set in a cell of a CSV file.
 _SEPARATOR = "|"
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -244,7 +244,7 @@ def open_outputs(
     else:
         raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
     with _naming(path):
-        arrays = _table_columns(source) if flavour_of(source) else open_columns(path)
+        arrays = open_columns(source)
         chosen = _chosen(columns, arrays, if_present)
         group_columns = {
             name.removeprefix(_GROUP): column
@@ -457,7 +457,7 @@ def read_classes(path: StrPath) -> Array:
         lines = plain_file(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
-    return np.array(lines) if lines else np.array([], dtype="U1")
+    return np.array(lines, dtype=str)
 
 
 def read_late_labels(
@@ -512,23 +512,20 @@ def check_output(
     path: StrPath, suffixes: Sequence[str], inputs: Sequence[StrPath | None] = ()
 ) -> Path:
     """The path of an output: in a folder that exists, with a suffix, and none of the `inputs`."""
-    target = storage.check_path(path)
+    storage.check_target(path)
+    target = Path(path)
     if target.suffix.lower() not in suffixes:
         raise InputError(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
             f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
         )
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
-    if target.is_dir():
-        raise InputError(f"{target}: this is a folder; give the name of a file.")
-    for source in inputs:
-        if source is not None and target.exists() and Path(source).exists():
-            if target.samefile(source):
-                raise InputError(
-                    f"{target}: it is the input {source} itself, which would be lost; give the "
-                    "result another name."
-                )
+    present = [Path(source) for source in inputs if source is not None and Path(source).exists()]
+    for source in present if target.exists() else ():
+        if target.samefile(source):
+            raise InputError(
+                f"{target}: it is the input {source} itself, which would be lost; give the "
+                "result another name."
+            )
     return target
 
 
@@ -547,7 +544,7 @@ def predict_file(
     Parameters
     ----------
     model, outputs, result : path
-        Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`). In a CSV
+        Saved predictor; model outputs; file to write (`.parquet` or `.csv`). In a CSV
         file, the classes of a set stand in one cell with ``|`` between them.
     alpha, max_size
         As in `Predictor.predict_set`; the column ``alpha`` says what each set guarantees.
@@ -730,22 +727,18 @@ def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) 
 
 def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Array) -> None:
     """Write blocks of columns by name, end to end; the extension says how."""
-    suffix = target.suffix.lower()
+    is_csv = target.suffix.lower() == ".csv"
     barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
-    if suffix == ".csv" and barred is not None:
+    if is_csv and barred is not None:
         raise InputError(
             f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
-            "a set in a CSV file. Write .jsonl or .parquet."
+            "a set in a CSV file. Write .parquet."
         )
-    if suffix == ".parquet":
+    if not is_csv:
         needed("pyarrow", f"{target}: a Parquet file")
+    write = _write_csv if is_csv else _write_parquet
     with storage.atomic_path(target) as temporary:
-        if suffix == ".parquet":
-            _write_parquet(temporary, blocks)
-        else:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                write = _write_csv if suffix == ".csv" else _write_json
-                write(file, blocks)
+        write(temporary, blocks)
 
 
 def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
@@ -764,12 +757,13 @@ def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
             writer.close()
 
 
-def _write_csv(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
-    rows = csv.writer(file, lineterminator="\n")
-    for number, block in enumerate(blocks):
-        if number == 0:
-            rows.writerow([_no_formula(name) for name in block])
-        rows.writerows(zip(*(map(_cell, column) for column in block.values()), strict=True))
+def _write_csv(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        for number, block in enumerate(blocks):
+            if number == 0:
+                rows.writerow([_no_formula(name) for name in block])
+            rows.writerows(zip(*(map(_cell, column) for column in block.values()), strict=True))
 
 
 def _cell(value: Any) -> Any:
@@ -787,16 +781,6 @@ def _no_formula(text: str) -> str:
     except ValueError:
         return f"'{text}"
     return text
-
-
-def _write_json(file: IO[str], blocks: Iterable[Mapping[str, Any]]) -> None:
-    """One line a row; JSON has no infinity: such a threshold is null, and the status says why."""
-    for block in blocks:
-        for row in zip(*block.values(), strict=True):
-            line = dict(zip(block, row, strict=True))
-            if not math.isfinite(line["threshold"]):
-                line["threshold"] = None
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 # --- Arrays of files ---------------------------------------------------------------------------
@@ -830,8 +814,10 @@ def _check_memory(path: StrPath, need: int) -> None:
         )
 
 
-def open_columns(path: StrPath) -> "dict[str, Column]":
-    """Arrays of a file or folder by name; the extension says how to read it."""
+def open_columns(path: Any) -> "dict[str, Column]":
+    """Arrays of a file, folder or table by name; the extension says how to read a file."""
+    if flavour_of(path) is not None:
+        return {name: Column("table", name, values) for name, values in _read_arrow(path).items()}
     target = storage.check_path(path)
     if target.is_dir():
         files = sorted(target.glob("*.npy"))
@@ -843,7 +829,7 @@ def open_columns(path: StrPath) -> "dict[str, Column]":
         return {file.stem: Column(file, file.stem, _map_npy(file)) for file in files}
     readers: dict[str, Callable[[Path], dict[str, Any]]] = {
         ".npz": _read_npz,
-        ".parquet": _read_parquet,
+        ".parquet": _read_arrow,
         ".safetensors": _read_tensors,
         ".csv": _read_csv,
     }
@@ -1000,7 +986,21 @@ def _read_npz(path: Path) -> dict[str, Array]:
     with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
         items = [item for item in archive.infolist() if item.filename.endswith(".npy")]
         for item in items:
-            _check_packing(path, item)
+            what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
+            # Other packings than those of NumPy unpack all they hold at once.
+            is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            if not is_usual or item.flag_bits & _ENCRYPTED:
+                raise InputError(
+                    f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
+                    "numpy.savez."
+                )
+            packed = min(item.compress_size, path.stat().st_size)
+            if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
+                raise InputError(
+                    f"{what} announces {item.file_size / 2**30:.1f} GiB in "
+                    f"{packed / 2**20:.1f} MiB, over {_LARGEST_RATIO} times as much, as a zip bomb "
+                    "does. If it is genuine, save it with numpy.savez."
+                )
         _check_memory(path, sum(item.file_size for item in items))
         for item in items:
             name = item.filename.removesuffix(".npy")
@@ -1010,25 +1010,6 @@ def _read_npz(path: Path) -> dict[str, Array]:
                 # All of it is read, so zipfile compares the checksum.
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays
-
-
-def _check_packing(path: Path, item: zipfile.ZipInfo) -> None:
-    """Refuse an array that would unpack to far more than the file holds."""
-    what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
-    # Other packings than those of NumPy unpack all they hold at once.
-    is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-    if not is_usual or item.flag_bits & _ENCRYPTED:
-        raise InputError(
-            f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
-            "numpy.savez."
-        )
-    packed = min(item.compress_size, path.stat().st_size)
-    if item.file_size > max(_SMALL, _LARGEST_RATIO * packed):
-        raise InputError(
-            f"{what} announces {item.file_size / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, "
-            f"over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save "
-            "it with numpy.savez."
-        )
 
 
 def _read_tensors(path: Path) -> "dict[str, _Tensor]":
@@ -1053,13 +1034,6 @@ class _Tensor:
             raise ValueError(f"{self._view.get_dtype()} is a type that NumPy lacks") from error
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    """Columns by name; those without a name, such as an index, are left out."""
-    names, rows = _csv_rows(path)
-    columns = zip(names, zip(*rows, strict=True), strict=True)
-    return {name: _cells(cells) for name, cells in columns if name}
-
-
 def _cells(cells: Sequence[str]) -> Array:
     """Integers where all cells are, and else texts, None where they are missing."""
     if all(map(_WHOLE.fullmatch, cells)):
@@ -1071,8 +1045,8 @@ def _cells(cells: Sequence[str]) -> Array:
     return texts
 
 
-def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns, and the cells of each row below them; blank lines do not count.
+def _read_csv(path: Path) -> dict[str, Array]:
+    """Columns by name; those without a name, such as an index, are left out, and blank lines too.
 
     What separates the names in the first line separates the cells.
     """
@@ -1101,30 +1075,17 @@ def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
         csv.field_size_limit(largest)
     if not any(names):
         raise InputError(f"{path}: it is empty; its first line must name the columns.")
-    _check_distinct(path, [name for name in names if name])
+    check_distinct([name for name in names if name], path)
     if not rows:
         raise InputError(f"{path}: it has the names of columns, but no rows.")
-    return names, rows
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: _cells(cells) for name, cells in columns if name}
 
 
-def _check_distinct(source: object, names: Sequence[str]) -> None:
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{source}: two columns are called {twice!r}; rename one of them.")
-
-
-def _read_parquet(path: Path) -> "dict[str, _ArrowColumn]":
-    needed("pyarrow", f"{path}: a Parquet file")
-    return _arrow_arrays(_ArrowTable(path))
-
-
-def _table_columns(table: Any) -> "dict[str, Column]":
-    columns = _arrow_arrays(_ArrowTable(table))
-    return {name: Column("table", name, values) for name, values in columns.items()}
-
-
-def _arrow_arrays(table: "_ArrowTable") -> "dict[str, _ArrowColumn]":
-    _check_distinct(table.described, table.schema.names)
+def _read_arrow(source: Any) -> "dict[str, _ArrowColumn]":
+    """Columns of a Parquet file or of a table."""
+    table = _ArrowTable(source)
+    check_distinct(table.schema.names, table.described)
     return {
         field.name: _ArrowColumn(table, [field.name], _list_width(table, field))
         for field in table.schema
@@ -1155,6 +1116,7 @@ class _ArrowTable:
     def __init__(self, source: Any) -> None:
         self._source = source
         self.described = source if isinstance(source, Path) else "table"
+        needed("pyarrow", f"{self.described}: a Parquet file")
         # Where the batches of some columns go on, and these batches.
         self._streams: dict[tuple[str, ...], tuple[int, Iterator[Any]]] = {}
         if not isinstance(source, Path):

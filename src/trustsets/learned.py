@@ -266,7 +266,6 @@ class Trees:
             require(inside, f"Trees.{name}", "must be nodes")
         require(self.columns.min() >= 0, "Trees.columns", "must not be negative")
         require(0 <= self.depth < count, "Trees.depth", "must be less than the nodes")
-        require(np.isfinite(self.baseline), "Trees.baseline", "must be finite")
 
     def predict(self, table: Floats) -> Floats:
         """Predictions of the rows of a table, bitwise those of the regressor."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trustsets._arrays import Count, Positive, check_arguments
+from trustsets._frames import as_names
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import (
@@ -93,12 +94,14 @@ def score_name(score: str) -> str:
     return _checked("score", score, SCORES)
 
 
-def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -> bool:
+def uses_trust(
+    method: str, basis: str | Sequence[str] | None = None, statistics: Sequence[str] = ()
+) -> bool:
     """Whether a method can use a trust score, with this choice of basis and statistics."""
-    chosen, names = _listed(statistics, "statistics"), _listed(basis, "basis")
+    chosen, names = as_names(statistics, "statistics"), as_names(basis, "basis")
     if chosen and "trust" not in map(str, chosen):
         return False
-    if names and all(isinstance(name, str) for name in names) and "auto" not in names:
+    if names and "auto" not in names:
         return bool({"polynomial", "bins"} & set(names))
     return method_name(method) in _WITH_TRUST
 
@@ -126,7 +129,7 @@ def make_score(name: str = "aps", **parameters: Any) -> Score:
 
 def make_bins(statistics: Sequence[str] = ("confidence", "trust"), n: int | None = None) -> Bins:
     """Return a grid of quantile bins, of at most 25 cells of at least 50 of `n` samples each."""
-    side, statistics = _LARGEST_SIDE, _listed(statistics, "statistics")
+    side, statistics = _LARGEST_SIDE, as_names(statistics, "statistics")
     if n is not None:
         check_arguments(Positive, n=n)
         side = min(side, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
@@ -138,41 +141,35 @@ def make_basis(
     names: str | Sequence[str] = "polynomial",
     *,
     statistics: Sequence[str] = ("confidence", "trust"),
-    degree: int | None = None,
-    penalty: float | None = None,
-    transform: str | None = None,
+    degree: int = 5,
+    penalty: float = 0.0,
+    transform: str = "rank",
     groups: Sequence[str] = (),
-    components: int | None = None,
+    components: int = 20,
     n: int | None = None,
 ) -> Basis:
     """Return the sum of function classes by name, each of `BASES`.
 
-    `statistics` are what polynomial and bins are functions of; `degree` (5), `penalty` (0) and
-    `transform` (``"rank"``) belong to the polynomial, `components` (20) is their number, and `n` as
-    in `make_bins`. Columns of `groups` are part of the sum whatever the names; none means all.
+    `statistics` are what polynomial and bins are functions of; `degree`, `penalty` and `transform`
+    belong to the polynomial, `components` is their number, and `n` as in `make_bins`. Columns of
+    `groups` are part of the sum whatever the names; none means all.
 
     Examples
     --------
     >>> make_basis("intercept", groups=["site"])
     Intercept() + Groups(columns=('site',), penalty=0.0)
     """
-    chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in _listed(names, "basis")))
-    groups = _listed(groups, "groups")
+    names, groups = as_names(names, "basis"), as_names(groups, "groups")
+    chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in names))
     if (groups and "groups" not in chosen) or not chosen:
         chosen.append("groups")
-    degree = 5 if degree is None else degree
     check_arguments(Count, degree=degree)
-    polynomial = partial(
-        Polynomial,
-        degree,
-        of=_statistics(statistics, "rank" if transform is None else transform),
-        penalty=0.0 if penalty is None else penalty,
-    )
+    of = _statistics(statistics, transform)
     makers: dict[str, Callable[[], Basis]] = {
-        "polynomial": polynomial,
+        "polynomial": partial(Polynomial, degree, of=of, penalty=penalty),
         "bins": partial(make_bins, statistics, n),
         "groups": partial(Groups, *groups),
-        "components": partial(PrincipalComponents, 20 if components is None else components),
+        "components": partial(PrincipalComponents, components),
         "intercept": Intercept,
     }
     return reduce(operator.add, [makers[name]() for name in chosen])
@@ -227,7 +224,7 @@ def make_predictor(
     if "prevalence" in chosen:
         chosen["class_bias"] = ClassBias(prevalence=chosen.pop("prevalence"))
     _check_parameters(f"the method {method!r}", kind, chosen)
-    statistics, groups = _listed(statistics, "statistics"), _listed(groups, "groups")
+    statistics, groups = as_names(statistics, "statistics"), as_names(groups, "groups")
     if name not in ("conditional", "paper") and (of_basis or basis is not None):
         raise InputError(
             f"basis and {', '.join(of_basis) or 'its parameters'} belong to the method conditional;"
@@ -253,7 +250,7 @@ def make_predictor(
             if name == "paper":
                 of_basis.setdefault("transform", "raw")
             chosen["basis"] = make_basis(
-                _listed(basis, "basis") or "polynomial",
+                as_names(basis, "basis") or "polynomial",
                 statistics=statistics or usual,
                 groups=groups,
                 n=n,
@@ -271,16 +268,8 @@ def make_predictor(
 def _statistics(names: Sequence[str], transform: Any) -> tuple[Statistic, ...]:
     return tuple(
         STATISTICS[_checked("statistics", name, STATISTICS)](transform=transform)
-        for name in _listed(names, "statistics")
+        for name in as_names(names, "statistics")
     )
-
-
-def _listed(names: Any, what: str) -> list[Any]:
-    if names is None:
-        return []
-    if not isinstance(names, str | Basis | Iterable):
-        raise InputError(f"{what} must be a name or a list of names; got {names!r:.60}.")
-    return [names] if isinstance(names, str | Basis) else list(names)
 
 
 def _checked(what: str, name: Any, allowed: Iterable[str]) -> str:

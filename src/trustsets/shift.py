@@ -29,7 +29,7 @@ from trustsets.predictors import Predictor
 from trustsets.recalibration import ClassLikelihood
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 from trustsets.status import Thresholds
-from trustsets.storage import require, require_numbers, storable
+from trustsets.storage import require_numbers, storable
 
 __all__ = ["AdaptedConformal", "ClassPrevalence", "CovariateWeights", "WeightModel", "adapt"]
 
@@ -409,12 +409,10 @@ class WeightModel:
     coefficients: Floats
 
     def check_state(self) -> None:
-        """Refuse numbers that no fit gives, for `storage`."""
-        require(not self.basis.uses_label, "WeightModel.basis", "must not depend on the label")
+        """Refuse arrays of other shapes, for `storage`."""
         width = self.centre.size
         require_numbers(self.centre, "WeightModel.centre", None)
         require_numbers(self.scale, "WeightModel.scale", width)
-        require((self.scale > 0.0).all(), "WeightModel.scale", "must be positive")
         n_columns = 2 * width if self.squares else width
         require_numbers(self.coefficients, "WeightModel.coefficients", 1 + n_columns)
 

@@ -80,7 +80,6 @@ class FittedStatistic:
         require(wanted, field, "belongs to the transform 'rank', and to no other")
         if self.reference is not None:
             require_numbers(self.reference, field, None)
-            require((np.diff(self.reference) >= 0).all(), field, "must be increasing")
 
     def values(self, outputs: ModelOutputs) -> Floats:
         """Return the transformed statistic of each sample, shape (n,)."""

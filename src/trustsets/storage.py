@@ -46,11 +46,7 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
 
     Links are followed, and an earlier file keeps its permissions.
     """
-    final = Path(os.path.realpath(check_path(path)))
-    if not final.parent.is_dir():
-        raise InputError(f"{path}: its folder does not exist; make it first.")
-    if final.exists() and not final.is_file():
-        raise InputError(f"{path}: this is a folder, a pipe or a device; give the name of a file.")
+    final = check_target(path)
     handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".part")
     os.close(handle)
     temporary = Path(name)
@@ -62,6 +58,16 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
         temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_target(path: Any) -> Path:
+    """The path of a file that can be written, without links: in a folder that exists."""
+    target = Path(os.path.realpath(check_path(path)))
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; make it first.")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path}: this is a folder, a pipe or a device; give the name of a file.")
+    return target
 
 
 def _mode(path: Path) -> int:
@@ -177,7 +183,13 @@ def _imported(spec: str) -> Callable[..., Any] | None:
 
 def read(path: StrPath) -> Any:
     """Read what `write` wrote."""
-    header, arrays = _read_parts(check_path(path))
+    with _opened(check_path(path)) as (file, header):
+        try:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}
+        except (TypeError, AttributeError, ValueError) as error:
+            raise StorageError(f"{path}: it holds numbers of an unknown type ({error}).") from error
+    if header["sha256"] != _digest(header["tree"], arrays):
+        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
     try:
         return _decode(json.loads(header["tree"]), arrays)
     except (StorageError, InputError) as error:
@@ -198,17 +210,6 @@ def read_note(path: StrPath) -> Any:
     """Return the note that `write` was given, or None; the rest of the file is not read."""
     with _opened(Path(path)) as (_, header):
         return header.get("note")
-
-
-def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
-    with _opened(path) as (file, header):
-        try:
-            arrays = {key: file.get_tensor(key) for key in file.keys()}
-        except (TypeError, AttributeError, ValueError) as error:
-            raise StorageError(f"{path}: it holds numbers of an unknown type ({error}).") from error
-    if header["sha256"] != _digest(header["tree"], arrays):
-        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
-    return header, arrays
 
 
 @contextmanager

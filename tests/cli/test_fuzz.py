@@ -387,7 +387,7 @@ def copy_model(name):
 
 
 PREDICT = "predict standard.trustsets {} -o out.csv"
-MODEL = "predict {} few.npz -o out.jsonl"
+MODEL = "predict {} few.npz -o out.csv"
 ARCHIVE = (damage_plain, damage_archive)
 CASES = {
     "npz": (write_npz, PREDICT, ARCHIVE),

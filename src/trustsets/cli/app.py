@@ -33,11 +33,9 @@ from trustsets.errors import InputError, TrustSetsError, TrustSetsWarning
 
 if TYPE_CHECKING:
     from trustsets.metrics import Evaluation
-    from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import Predictor
     from trustsets.sets import PredictionSets
-    from trustsets.trust import TrustScore
 
 __all__ = ["app", "argument", "expanded", "option", "run"]
 
@@ -247,30 +245,22 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
-def _is_input_error(error: Exception) -> bool:
-    """Whether the person can repair it: the package's own errors, files, and missing packages."""
-    if isinstance(error, ModuleNotFoundError):
-        return not (error.name or "").startswith("trustsets")
-    return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
-
-
-def _print_error(error: Exception, command: str) -> None:
-    """Print an error as one line on stderr: which file, what is wrong, what to do."""
-    text = str(error)
+def _error_text(error: Exception, command: str) -> str | None:
+    """What the person can repair: which file, what is wrong, what to do; None for other errors."""
     if isinstance(error, OSError):
         path = error.filename
         where = f"{os.fspath(path)}: " if isinstance(path, str | os.PathLike) else ""
-        text = f"{where}{error.strerror or error}."
-        if error.errno in _FULL_DISK:
-            text += " The disk is full; an earlier output is as it was. Free some space."
-    elif isinstance(error, UnicodeEncodeError):
-        text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
-    elif isinstance(error, ModuleNotFoundError):
+        full = " The disk is full; an earlier output is as it was. Free some space."
+        return f"{where}{error.strerror or error}.{full if error.errno in _FULL_DISK else ''}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("trustsets"):
         extra = command if command in ("explore", "paper") else "tables"
-        text = f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
-    elif isinstance(error, MemoryError):
-        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
-    _print_to_stderr("Error", "bold red", text)
+        return f'this needs {error.name}; install it with: pip install "trustsets[{extra}]"'
+    if isinstance(error, MemoryError):
+        text = str(error) or "none is left"
+        return f"there is not enough memory ({text}). Use fewer samples at once."
+    return str(error) if isinstance(error, TrustSetsError) else None
 
 
 def _print_to_stderr(word: str, style: str, text: str) -> None:
@@ -411,9 +401,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
         with _plain_warnings():
             app(args=words, prog_name="trustsets")
     except Exception as error:
-        if console.debug or not _is_input_error(error):
+        text = _error_text(error, command=words[0])
+        if console.debug or text is None:
             raise
-        _print_error(error, command=words[0])
+        _print_to_stderr("Error", "bold red", text)
         sys.exit(BAD_INPUT)
 
 
@@ -613,8 +604,9 @@ def _calibrated(
     outputs: Path, options: MethodOptions, purpose: str, *, always_trust: bool = False
 ) -> "Predictor":
     """The predictor that the options describe, calibrated with labelled outputs."""
-    from trustsets.files import open_outputs, read_classes, split_names
+    from trustsets.files import open_outputs, read_classes, read_training, split_names
     from trustsets.recipes import make_predictor, method_name, uses_trust, warn_of_unused_groups
+    from trustsets.trust import TrustScore
 
     names = None if options.classes is None else read_classes(options.classes)
     groups, columns = options.group or (), options.columns
@@ -626,8 +618,24 @@ def _calibrated(
     trust, neighbour = None, parameters.pop("neighbour", 1)
     could_use_trust = uses_trust(options.method, basis, statistics)
     lacks_trust = could_use_trust and samples.trust is None and options.train is None
-    if options.train is not None and (could_use_trust or always_trust):
-        trust = _trust(options, source.path, samples, neighbour)
+    wants_trust = samples.trust is None and (could_use_trust or always_trust)
+    if options.train is not None and wants_trust:
+        if samples.features is None:
+            raise InputError(
+                f"{outputs}: there is no array 'features', which the trust score needs. Save the "
+                "embeddings with the logits, name their columns (--feature-columns), or leave out "
+                "--train."
+            )
+        features, labels = read_training(options.train, samples.classes, columns)
+        if outputs.samefile(options.train):
+            warnings.warn(
+                f"{options.train} is both the calibration file and the training file. Coverage is "
+                "guaranteed only for a calibration on samples that the classifier was not trained "
+                "on, and that are not their own neighbours in the trust score. Give another file.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
+        trust = TrustScore(neighbour=neighbour).fit(features, labels)
     method = method_name(options.method)
     if lacks_trust and ("trust" in statistics or method in ("paper", "naive")):
         raise InputError(
@@ -669,34 +677,6 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
     return parameters
 
 
-def _trust(
-    options: MethodOptions, path: Path, samples: "ModelOutputs", neighbour: int
-) -> "TrustScore | None":
-    """The trust score of the training samples; None where the outputs have trust."""
-    from trustsets.files import read_training
-    from trustsets.trust import TrustScore
-
-    train: Any = options.train
-    if samples.trust is not None:
-        return None
-    if samples.features is None:
-        raise InputError(
-            f"{path}: there is no array 'features', which the trust score needs. Save the "
-            "embeddings with the logits, name their columns (--feature-columns), or leave out "
-            "--train."
-        )
-    features, labels = read_training(train, samples.classes, options.columns)
-    if path.samefile(train):
-        warnings.warn(
-            f"{train} is both the calibration file and the training file. Coverage is guaranteed "
-            "only for a calibration on samples that the classifier was not trained on, and that "
-            "are not their own neighbours in the trust score. Give another file.",
-            TrustSetsWarning,
-            stacklevel=2,
-        )
-    return TrustScore(neighbour=neighbour).fit(features, labels)
-
-
 # --- Predicting --------------------------------------------------------------------------------
 
 
@@ -705,7 +685,7 @@ def _trust(
 def predict(
     model: _Model,
     outputs: Annotated[Path, argument("OUTPUTS", f"New outputs: {_KINDS}")],
-    output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
+    output: Annotated[Path, option("FILE", "Result: .parquet or .csv.", "--output", "-o")],
     alpha: _Alpha = 0.1,
     max_size: Annotated[int | None, option("K", "Largest size of a set.")] = None,
     id: Annotated[_Names, option("NAMES", "Arrays to copy: name,date.")] = None,
@@ -761,12 +741,34 @@ def evaluate(options: ComparisonOptions) -> None:
 
       trustsets evaluate test.npz standard.trustsets ours=model.trustsets
     """
+    from trustsets.metrics import compare
+    from trustsets.metrics import title as metric_title
+
     evaluations, *_ = _evaluated(options)
     if console.json:
         numbers = {name: item.to_dict() for name, item in evaluations.items()}
         console.print_json({"trustsets": __version__, "evaluations": numbers})
         return
-    _print_evaluations(evaluations)
+
+    def text(number: float) -> str:
+        return "" if math.isnan(number) else f"{number:.3f}"
+
+    # Every metric of one method, or the main ones of several.
+    first = next(iter(evaluations.values()))
+    is_single = len(evaluations) == 1
+    table = compare(evaluations, columns=list(first.metrics) if is_single else None)
+    rows = []
+    for number, column in enumerate(table.columns):
+        for (name,), entries in zip(table.keys, table.entries, strict=True):
+            entry = entries[number]
+            interval = f"{text(entry.lower)} to {text(entry.upper)}" if text(entry.lower) else ""
+            rows.append([metric_title(column), name, text(entry.mean), interval, text(entry.floor)])
+    console.print_table(
+        ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"],
+        rows,
+        title=f"{first.n:,} samples, {first.n_classes:,} classes, alpha = {first.alpha:g}",
+        n_names=2,
+    )
 
 
 @app.command()
@@ -814,7 +816,18 @@ def _evaluated(
     from trustsets.metrics import evaluate as evaluate_sets
     from trustsets.predictors import load
 
-    paths = _paths(options.models)
+    # Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``.
+    paths: dict[str, Path] = {}
+    for item in options.models:
+        name, _, rest = item.partition("=")
+        path = Path(rest if name and rest else item)
+        name = name if name and rest else path.stem
+        if name in paths:
+            raise InputError(
+                f"two models are called {name!r} ({paths[name]} and {path}); give one another "
+                "name, as in NAME=FILE."
+            )
+        paths[name] = path
     if output is not None:
         check_output(output, (".html",), [options.outputs, *paths.values()])
     predictors = {name: load(path) for name, path in paths.items()}
@@ -844,47 +857,6 @@ def _evaluated(
                 raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
             advance(1)
     return evaluations, samples, predictors, sets
-
-
-def _paths(models: Sequence[str]) -> dict[str, Path]:
-    """Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
-    paths: dict[str, Path] = {}
-    for item in models:
-        name, _, rest = item.partition("=")
-        path = Path(rest if name and rest else item)
-        name = name if name and rest else path.stem
-        if name in paths:
-            raise InputError(
-                f"two models are called {name!r} ({paths[name]} and {path}); give one another "
-                "name, as in NAME=FILE."
-            )
-        paths[name] = path
-    return paths
-
-
-def _print_evaluations(evaluations: "dict[str, Evaluation]") -> None:
-    """Print one table: every metric of one method, or the main ones of several."""
-    from trustsets.metrics import compare
-    from trustsets.metrics import title as metric_title
-
-    def text(number: float) -> str:
-        return "" if math.isnan(number) else f"{number:.3f}"
-
-    first = next(iter(evaluations.values()))
-    is_single = len(evaluations) == 1
-    table = compare(evaluations, columns=list(first.metrics) if is_single else None)
-    rows = []
-    for number, column in enumerate(table.columns):
-        for (name,), entries in zip(table.keys, table.entries, strict=True):
-            entry = entries[number]
-            interval = f"{text(entry.lower)} to {text(entry.upper)}" if text(entry.lower) else ""
-            rows.append([metric_title(column), name, text(entry.mean), interval, text(entry.floor)])
-    console.print_table(
-        ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"],
-        rows,
-        title=f"{first.n:,} samples, {first.n_classes:,} classes, alpha = {first.alpha:g}",
-        n_names=2,
-    )
 
 
 # --- Watching and looking ----------------------------------------------------------------------
@@ -965,24 +937,32 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
-    from trustsets.files import (
-        check_output,
-        open_for_model,
-        read_late_labels,
-        remembered_columns,
-    )
+    from trustsets.files import check_output, open_for_model, read_late_labels, remembered_columns
+    from trustsets.monitor import Monitor
     from trustsets.predictors import load
     from trustsets.storage import digest, locked
 
     if outputs is not None and labels is not None:
         raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")
     check_output(state, (_MODEL,), [model, outputs, labels, reference])
-    asked = {"alpha": alpha, "false_alarm": false_alarm}
+    options: dict[str, Any] = {"alpha": alpha, "false_alarm": false_alarm}
+    asked = {name: value for name, value in options.items() if value is not None}
     # The state is replaced as a whole after the batch was taken, and it remembers the batch: a run
     # that was killed is repeated by the same command.
     with locked(state.absolute().parent / f".{state.name}.lock", state):
         predictor = load(model)
-        watch = _open_monitor(state, predictor, model, reference, asked)
+        if not state.exists():
+            samples = None
+            if reference is not None:
+                samples = open_for_model(reference, predictor, model).read_all()
+            watch = Monitor(predictor, reference=samples, **asked)
+        elif asked:
+            raise InputError(
+                f"{state}: alpha and false_alarm are those with which it was begun; leave them "
+                "out, or begin a new state."
+            )
+        else:
+            watch = Monitor.load(state, predictor)
         n_before = len(watch.batches)
         if outputs is not None:
             source = open_for_model(outputs, predictor, model)
@@ -1008,31 +988,6 @@ def monitor(
         _print_parts(verdict.parts)
     if verdict.alarm:
         raise typer.Exit(ALARM)
-
-
-def _open_monitor(
-    state: Path,
-    predictor: "Predictor",
-    model: Path,
-    reference: Path | None,
-    asked: dict[str, float | None],
-) -> "Monitor":
-    """The monitor of a state, which is begun if there is none."""
-    from trustsets.files import open_for_model
-    from trustsets.monitor import Monitor
-
-    chosen: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    if not state.exists():
-        samples = None
-        if reference is not None:
-            samples = open_for_model(reference, predictor, model).read_all()
-        return Monitor(predictor, reference=samples, **chosen)
-    if chosen:
-        raise InputError(
-            f"{state}: alpha and false_alarm are those with which it was begun; leave them out, or "
-            "begin a new state."
-        )
-    return Monitor.load(state, predictor)
 
 
 def _print_parts(parts: Sequence[Any]) -> None:

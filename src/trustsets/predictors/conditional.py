@@ -604,8 +604,6 @@ class SizeLimits:
         require_numbers(self.label_ranks, "SizeLimits.label_ranks", n)
         require_numbers(self.tuning_phi, "SizeLimits.tuning_phi", None, width)
         require_numbers(self.tuning_ranks, "SizeLimits.tuning_ranks", len(self.tuning_phi))
-        positive = np.isfinite(self.beyond) and self.beyond > 0.0
-        require(positive, "SizeLimits.beyond", "must be positive")
 
     def truncated_scores(self, scores: Floats, size: int) -> Floats:
         """Scores of the calibration labels, M for those beyond the `size` most likely classes."""

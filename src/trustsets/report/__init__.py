@@ -50,7 +50,7 @@ from trustsets.report.content import (
 )
 from trustsets.report.judgement import ONE_METHOD, judge, verdict
 from trustsets.sets import PredictionSets
-from trustsets.storage import atomic_path
+from trustsets.storage import atomic_path, check_target
 
 if TYPE_CHECKING:
     from trustsets_explorer import Explorer
@@ -125,14 +125,8 @@ def write_report(
     ...     page.read_text(encoding="utf-8")[:15]
     '<!doctype html>'
     """
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(
-            f"path must be the file to write; got {type(path).__name__}. Write "
-            'write_report("report.html", evaluations).'
-        )
+    check_target(path)
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise InputError(f"path must be a file in a folder that exists; got {target}.")
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
