@@ -31,7 +31,7 @@ from trustsets.engine.fit import (
 )
 from trustsets.engine.kernels import compensated_sum, dot, products
 from trustsets.engine.lanes import ALL, WIDTH, below, fused, load, lowest, padded, store
-from trustsets.engine.linear_program import or_infinite, solve_face
+from trustsets.engine.linear_program import solve_face
 from trustsets.engine.path import Scan, ScanOrder
 from trustsets.engine.problem import Problem
 
@@ -307,13 +307,6 @@ def solve_as_program(problem: Problem, row: FloatArray, weight: float) -> float 
     """Threshold of a test row in units of the score scale, by HiGHS, or None if that fails, too."""
     if len(problem.rows) > PROGRAM_SIZE:
         return None
-    optimum = solve_face(
-        problem.rows,
-        problem.scores / problem.score_scale,
-        problem.multiplicities,
-        problem.alpha,
-        row,
-        weight,
-        problem.linear,
-    )
-    return None if optimum is None else or_infinite(optimum[0], weight)
+    scores, alpha = problem.scores / problem.score_scale, problem.alpha
+    multiplicities, linear = problem.multiplicities, problem.linear
+    return solve_face(problem.rows, scores, multiplicities, alpha, row, weight, linear)

@@ -47,7 +47,7 @@ from trustsets.engine.lanes import (
     store,
 )
 from trustsets.engine.linear_program import solve_base
-from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.problem import Problem, pivoted_triangle, scan_keys
 from trustsets.errors import InputError
 
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
@@ -554,7 +554,7 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
         basic, pivots = _starting_points(data, problem.alpha)
     else:
         basic, pivots = _read_start(start, problem), 0
-    vertex = _solve_and_certify(data, problem.alpha, basic, pivots)
+    vertex = refit_vertex(problem, basic, pivots)
     if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
         perturbed = data.centred_scores + data.perturbations
         optimum = solve_base(
@@ -562,18 +562,15 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
         )
         if optimum is not None:
             basic = _independent_near(data, optimum)
-            vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
+            vertex = refit_vertex(problem, basic, vertex.certificate.pivots)
     return vertex
 
 
-def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
-    """Solve from the basic points of an optimal vertex of the same data at another alpha."""
-    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0)
-
-
-def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:
+def refit_vertex(problem: Problem, basic: IntArray, pivots: int = 0) -> Vertex:
+    """Solve from a vertex, such as that of another alpha, which took so many pivots to find."""
+    data, alpha = problem_points(problem), problem.alpha
     basic, more = _solve(data, alpha, basic)
-    return certify(data, alpha, np.sort(basic), data.linear(), pivots + more)
+    return certify(data, alpha, np.sort(basic), problem.linear, pivots + more)
 
 
 def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
@@ -699,24 +696,15 @@ def _sample(rows: FloatArray, size: int) -> IntArray:
 
 def _independent_rows(rows: FloatArray) -> IntArray:
     """Numbers of `rank` independent rows that a pivoted QR makes well conditioned."""
-    return _pivoted_rows(rows)[1][: rows.shape[1]]
+    return pivoted_triangle(rows.T)[1][: rows.shape[1]]
 
 
 def _greedy_rows(rows: FloatArray) -> IntArray:
     """Rows picked by pivoted QR of the transpose, as many as are independent."""
-    diagonal, order = _pivoted_rows(rows)
+    triangle, order = pivoted_triangle(rows.T)
+    diagonal = np.abs(np.diagonal(triangle))
     count = int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
     return order[:count]
-
-
-def _pivoted_rows(rows: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Lengths outside the rows before, and row numbers, in the order of a pivoted QR."""
-    if rows.shape[1] == 0:
-        return np.empty(0), np.empty(0, np.int64)
-    from scipy.linalg import qr
-
-    triangle, order = qr(rows.T, mode="r", pivoting=True, check_finite=False)
-    return np.abs(np.diagonal(triangle)), np.asarray(order, dtype=np.int64)
 
 
 def high_leverage(norms: FloatArray, rank: int) -> IntArray:

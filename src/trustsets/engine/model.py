@@ -16,14 +16,7 @@ from trustsets.engine.extreme import (
     fit_extreme,
     solve_as_program,
 )
-from trustsets.engine.fit import (
-    CAPPED,
-    UNBOUNDED,
-    Certificate,
-    Vertex,
-    fit_vertex,
-    refit_vertex,
-)
+from trustsets.engine.fit import CAPPED, UNBOUNDED, Certificate, Vertex, fit_vertex, refit_vertex
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
@@ -192,11 +185,10 @@ class QuantileModel:
 
         It is bitwise identical to the model of `fit_quantiles`.
         """
-        problem = self._problem
         if self._resolution > RESOLUTION or self.alphas is not None:
             return None
         number = float(read_alphas(alpha, 1, "model").item())
-        return refit(at_alpha(problem, number), self._vertex.basic_points)
+        return refit(at_alpha(self._problem, number), self._vertex.basic_points)
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None

@@ -81,7 +81,9 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
     """
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
-    pivoted, order = _pivoted_triangle(phi * scale)
+    # The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
+    triangle = np.asarray(np.linalg.qr(phi * scale, mode="r"))
+    pivoted, order = pivoted_triangle(triangle)
     diagonal = np.abs(np.diagonal(pivoted))
     rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
     block = pivoted[:rank, :rank]
@@ -98,18 +100,14 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
     return replace(whitening, seen=float(gaps.max(initial=0.0))), rows
 
 
-def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
-    """R factor with column pivoting, and the order of the columns.
-
-    The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
-    """
-    if matrix.shape[1] == 0:
+def pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
+    """R factor with column pivoting, and the order of the columns."""
+    if matrix.size == 0:
         return np.zeros((0, 0)), np.empty(0, np.int64)
     from scipy.linalg import qr
 
-    triangle = np.linalg.qr(matrix, mode="r")
-    pivoted, order = qr(triangle, mode="r", pivoting=True)
-    return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
+    triangle, order = qr(matrix, mode="r", pivoting=True, check_finite=False)
+    return np.asarray(triangle, dtype=np.float64), np.asarray(order, dtype=np.int64)
 
 
 def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
@@ -198,14 +196,7 @@ class Problem:
 
 
 def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Problem:
-    """Validate the data, merge equal points, whiten the rows and break ties between scores.
-
-    Parameters
-    ----------
-    phi : (n, p) array
-    scores : (n,) array
-    alpha : float or (n,) array in (0, 1)
-    """
+    """Validate the data, merge equal points, whiten the rows and break ties between scores."""
     matrix = read_matrix(phi, "phi_calib")
     all_scores = read_scores(scores, len(matrix))
     alphas = read_alphas(alpha, len(matrix), "row of phi_calib")
@@ -259,17 +250,8 @@ def at_alpha(problem: Problem, alpha: float) -> Problem:
     scale = _score_scale(problem.values - problem.centre, problem.multiplicities, alpha)
     if scale == problem.score_scale:
         return replace(problem, alpha=alpha)
-    scores, centred, perturbations = _general_position(
-        _distinct(problem.values), RESOLUTION, scale, problem.has_constants
-    )
-    return replace(
-        problem,
-        scores=scores,
-        centred_scores=centred,
-        perturbations=perturbations,
-        alpha=alpha,
-        score_scale=scale,
-    )
+    unmerged = replace(problem, scores=problem.values, alpha=alpha, score_scale=scale)
+    return coarsen(unmerged, RESOLUTION)
 
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
@@ -338,12 +320,9 @@ def _general_position(
     largest = np.minimum(PERTURBATION * scale, 0.5 * gaps)
     merged = values[group]
     centre = _most_frequent(values, group) if has_constants else 0.0
-    return merged, merged - centre, largest[group] * _uniform_hash(len(group))
-
-
-def _uniform_hash(count: int) -> FloatArray:
-    """Numbers in (0, 1) from the row number, the same on every machine."""
-    return ((number_hashes(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # Numbers in (0, 1) from the row number, the same on every machine.
+    bits = (number_hashes(len(group)) >> np.uint64(11)).astype(np.float64)
+    return merged, merged - centre, largest[group] * ((bits + 0.5) * 2.0**-53)
 
 
 def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:

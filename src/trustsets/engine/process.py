@@ -144,23 +144,18 @@ def fit_quantile_process(
     """
     grid = default_alphas() if alphas is None else _read_alphas(alphas)
     first = build_problem(phi_calib, scores_calib, float(grid[0]))
-    problems = [at_alpha(first, alpha) for alpha in grid.tolist()]
     fits: list[Any] = [None] * len(grid)
 
     def run(begin: int) -> None:
         start = None
         for number in range(begin, min(begin + _CHAIN, len(grid))):
-            fits[number] = _fit_along(problems[number], start)
-            start = fits[number].basic
+            problem = at_alpha(first, float(grid[number]))
+            model = fit_problem(problem) if start is None else refit(problem, start)
+            start, certificate = model._vertex.basic_points, model.certificate
+            fits[number] = _Fit(model._problem, start, certificate, model._resolution)
 
     in_threads(run, range(0, len(grid), _CHAIN))
     return QuantileProcess(grid, tuple(fits))
-
-
-def _fit_along(problem: Problem, start: IntArray | None) -> _Fit:
-    """Fit one alpha, from the basic points of the alpha before if there are some."""
-    model = fit_problem(problem) if start is None else refit(problem, start)
-    return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
 
 
 def _read_alphas(alphas: ArrayLike) -> FloatArray:
