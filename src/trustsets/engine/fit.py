@@ -231,10 +231,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
 def _steepest_edge(
     alpha: float, multiplicities: FloatArray, basic: IntArray, scratch: _Scratch
 ) -> tuple[int, float, float]:
-    """Find the basic point to leave: its number, the excess of its dual value, and the side.
-
-    The slope along edge k, per unit of its residual, is minus the excess of dual value k.
-    """
+    """Find the basic point to leave: its number, the excess of its dual value, and the side."""
     edges, rank = scratch.edges, scratch.edges.shape[1]
     for block in range(len(edges)):
         dual, square = spread(0.0), spread(0.0)
@@ -251,6 +248,7 @@ def _steepest_edge(
         violation = max(above, below_box)
         if violation <= DUAL_TOL:
             continue
+        # The slope along edge k, per unit of its residual, is minus the excess of dual value k.
         slope = violation / np.sqrt(scratch.square[k])
         if slope > best:
             leaving, best, excess = k, slope, violation
@@ -491,13 +489,11 @@ def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
 
 
 class ActiveSet(ABC):
-    """The loop that the base fit and extreme test points share.
+    """The loop that the base fit and extreme test points share (Portnoy and Koenker 1997).
 
-    Points outside the active set are fixed on their side of a centre, so that they enter the
-    problem only through the sum of their slopes. The problem is solved over the active points. If
-    its solution leaves every fixed point on its side, it is optimal for all points: the dual
-    values of active and fixed points together are feasible, and every sign agrees with them.
-    Otherwise the active set changes and the problem is solved again (Portnoy and Koenker 1997).
+    Points outside the active set are fixed on their side of a centre. If the solution over the
+    active points leaves every fixed point there, it is optimal for all points: the dual values of
+    both together are feasible, and every sign agrees with them.
     """
 
     active: IntArray
@@ -546,8 +542,7 @@ class ActiveSet(ABC):
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     """Solve the base problem, from the basic points `start` when they are given.
 
-    If the active sets end without a proof, they start again at the solution that HiGHS finds for
-    all points as one linear program. The certificate of the result says whether it is proven.
+    If the active sets end without a proof, they start again at the solution that HiGHS finds.
     """
     data = problem_points(problem)
     if start is None:
@@ -646,7 +641,7 @@ def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
     key = scan_keys(data.centred_scores + data.perturbations - data.rows @ optimum, data.norms)
     chosen: list[int] = []
     for i in np.argsort(key):
-        if len(_greedy_rows(data.rows[[*chosen, i]])) > len(chosen):
+        if _row_rank(data.rows[[*chosen, i]]) > len(chosen):
             chosen.append(int(i))
         if len(chosen) == data.rows.shape[1]:
             break
@@ -689,7 +684,7 @@ def _reduced_size(n_points: int, rank: int) -> int:
 def _sample(rows: FloatArray, size: int) -> IntArray:
     """Row numbers of a fixed random sample, completed to the full rank."""
     chosen = np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))
-    if len(_greedy_rows(rows[chosen])) == rows.shape[1]:
+    if _row_rank(rows[chosen]) == rows.shape[1]:
         return chosen
     return np.union1d(chosen, _independent_rows(rows))
 
@@ -699,12 +694,10 @@ def _independent_rows(rows: FloatArray) -> IntArray:
     return pivoted_triangle(rows.T)[1][: rows.shape[1]]
 
 
-def _greedy_rows(rows: FloatArray) -> IntArray:
-    """Rows picked by pivoted QR of the transpose, as many as are independent."""
-    triangle, order = pivoted_triangle(rows.T)
-    diagonal = np.abs(np.diagonal(triangle))
-    count = int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
-    return order[:count]
+def _row_rank(rows: FloatArray) -> int:
+    """How many rows are independent, by a pivoted QR of the transpose."""
+    diagonal = np.abs(np.diagonal(pivoted_triangle(rows.T)[0]))
+    return int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
 
 
 def high_leverage(norms: FloatArray, rank: int) -> IntArray:

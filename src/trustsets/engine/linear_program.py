@@ -1,11 +1,7 @@
 r"""The definition of a threshold as a linear program, solved by HiGHS: for tests and as fallback.
 
-With weight u on the test row q, the dual problem is
-
-.. math:: \max_\eta\ \eta's \quad\text{s.t.}\quad Q'\eta = -u q,\quad -\alpha\le\eta_i\le 1-\alpha.
-
 The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
-are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
+are, for any one optimal :math:`\eta` of the dual, the b whose residuals are :math:`\ge 0` where
 :math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
 linear program. `solve_linear_program` shares no code with the path, so it can be its test.
 """

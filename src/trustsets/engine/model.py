@@ -134,15 +134,9 @@ class QuantileModel:
         *,
         alpha: ArrayLike | None = None,
     ) -> Thresholds:
-        r"""Threshold :math:`S^*` of every test row.
+        """Threshold of every test row: "The linear program" in docs/engine.md defines it.
 
-        With weight u on a test row :math:`\phi`,
-
-        .. math:: S^* = \phi'\beta(u),\qquad \beta(u) = \arg\min_b \sum_i \ell_\alpha(s_i -
-            \Phi_i b) - u\,\phi'b,
-
-        and the smallest such value where the minimum is not unique. Breakpoints within 1e-9 of
-        the weight count as equal to it.
+        Breakpoints within 1e-9 of the weight count as equal to it.
 
         Parameters
         ----------
@@ -226,10 +220,8 @@ class QuantileModel:
     def _solve_without(self, point: IntArray, below: FloatArray) -> Thresholds:
         """Thresholds of points without one copy of each, `below` being ``u - (1 - alpha)``.
 
-        "Leaving one point out" in docs/engine.md: in the model of all points the dual value of a
-        point acts like weight on its row, too. So its threshold without itself is that of its row
-        with weight ``u - (1 - alpha)`` where this is below its score, and with ``u + alpha``
-        elsewhere.
+        "Leaving one point out" in docs/engine.md: that of its row with weight ``u - (1 - alpha)``
+        in the model of all points where this is below its score, and with ``u + alpha`` elsewhere.
         """
         problem = self._problem
         rows, scores = problem.rows[point], problem.scores[point]

@@ -75,10 +75,7 @@ class Whitening:
 
 
 def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
-    """Scale the columns, factor them, and separate independent from dependent ones.
-
-    Returns the whitened rows of `phi`, too.
-    """
+    """Scale, factor and separate the columns; the whitened rows of `phi`, too."""
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
     # The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
@@ -133,10 +130,7 @@ def _whiten_rows(
     total: FloatArray,
     low: FloatArray,
 ) -> None:
-    """Whiten every row of `phi`, correct to the last bits, and compare its dependent columns.
-
-    Equal rows give equal bits in any batch.
-    """
+    """Whiten rows, correct to the last bits in any batch, and compare their dependent columns."""
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0
@@ -270,10 +264,8 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
 
 
 def _distinct(scores: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Different scores, increasing, and the number of each score among them.
-
-    As `np.unique` does, but in linear time where the scores are sorted, or nearly so.
-    """
+    """Different scores, increasing, and the number of each score among them."""
+    # As `np.unique` does, but in linear time where the scores are sorted, or nearly so.
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     is_new = np.append(True, ordered[1:] != ordered[:-1])
@@ -308,10 +300,7 @@ def _general_position(
     """Scores without close ones, the same centred, and perturbations; from `_distinct`.
 
     Scores that follow each other more closely than `resolution * scale` become equal to their
-    largest: no score gets smaller, so thresholds can only grow, and coverage is kept. Then every
-    score has a fixed random perturbation, less than half the gap to the next score. Equal scores
-    become distinct, different scores keep their order, and no perturbation exceeds
-    `PERTURBATION * scale`. It depends on the row number only, never on a test point.
+    largest. "Ties and rounding" in docs/engine.md says why that and perturbations are harmless.
     """
     values, group = distinct
     is_last = np.append(np.diff(values) > resolution * scale, True)
