@@ -138,10 +138,9 @@ def descend(
 ) -> tuple[int, int, IntArray, FloatArray]:
     """Descend from the vertex of `start`: status, number of pivots, basic points and last edge.
 
-    Each step leaves the vertex along the steepest edge: the dual value furthest outside its box,
-    relative to the length of the edge. The step passes the zeros of other residuals until the
-    slope turns (Barrodale and Roberts 1973). Because ties are broken, every step makes the loss
-    smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
+    The steepest edge is that of the dual value furthest outside its box, relative to the length of
+    the edge. Because ties are broken, every step makes the loss smaller, so no vertex is visited
+    twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     n_points, rank = data.rows.shape
     width = padded(rank)

@@ -88,10 +88,7 @@ class QuantileModel:
                     value.flags.writeable = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy in another process needs, without what can be made again from it.
-
-        The scan order takes several times the memory of the fit.
-        """
+        """The fields alone: the scan order takes several times the memory of the fit."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

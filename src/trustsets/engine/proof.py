@@ -1,12 +1,10 @@
 """What one threshold rests on: its proof, and how it depends on each calibration score.
 
-A proof is made of numbers that can be checked without the engine. It also says how the threshold
-moves with a score. It is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex.
-When one score moves, the dual values stay feasible, so the vertex stays optimal until a point that
-is not basic reaches the fit. There, its dual value leaves its bound and that of a basic point
-arrives at one: a step of the dual simplex method with bounds. The threshold is therefore a
-piecewise linear function of the score, and constant once the moved point has left the fit. The
-steps are made on all points, because moving one of several equal points separates it.
+A threshold is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex. When one
+score moves, the dual values stay feasible, so the vertex stays optimal until a point that is not
+basic reaches the fit: a step of the dual simplex method with bounds. So the threshold is piecewise
+linear in the score, and constant once the moved point has left the fit. The steps are made on all
+points, because moving one of several equal points separates it.
 """
 
 from dataclasses import dataclass
