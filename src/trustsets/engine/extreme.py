@@ -31,7 +31,7 @@ from trustsets.engine.fit import (
 )
 from trustsets.engine.kernels import compensated_sum, dot, products
 from trustsets.engine.lanes import ALL, WIDTH, below, fused, load, lowest, padded, store
-from trustsets.engine.linear_program import or_infinite, solve_face
+from trustsets.engine.linear_program import solve_face
 from trustsets.engine.path import Scan, ScanOrder
 from trustsets.engine.problem import Problem
 
@@ -102,10 +102,9 @@ def fit_extreme(
 ) -> tuple[int, Vertex | None, FloatArray]:
     """Solve the problem with the linear term `goal`: status, vertex if `OPTIMAL`, and last edge.
 
-    `UNBOUNDED` means that no vertex is optimal, because the dual has no feasible point: along the
-    last edge the objective falls without bound. Residuals of the vertex are those of the points
-    active at last. Goals that were `solved` before may shorten the way. The optimum is unique, so
-    it does not depend on them.
+    If it is `UNBOUNDED` the objective falls without bound along that edge. Residuals of the vertex
+    are those of the points active at last. Goals that were `solved` before may shorten the way;
+    the optimum is unique, so it does not depend on them.
     """
     fit = _ExtremeFit(problem, scan_order, sample, goal, solved)
     status = fit.run()
@@ -205,11 +204,8 @@ class _ExtremeFit(ActiveSet):
         return slopes
 
     def _fixed_sum(self) -> FloatArray:
-        """Sum of slopes times rows over the fixed points, each on its side of the centre.
-
-        It is that of the base vertex, less what crossed points and active points change in it:
-        the cost does not grow with the number of points.
-        """
+        """Sum of slopes times rows over the fixed points, each on its side of the centre."""
+        # That of the base vertex less the changes: the cost does not grow with all points.
         active = compensated_sum(self.data.rows[self.active], self._slopes(self.active))
         return np.asarray(self.vertex.nonbasic_sum - self.centre.crossed_sum - active)
 
@@ -230,7 +226,8 @@ class _ExtremeFit(ActiveSet):
     def is_final(self, status: int) -> bool:
         """Whether a ray is one of all points, too, or all points were solved for."""
         if status == UNBOUNDED:
-            # A ray over few points may be stopped by others, so all of them are asked.
+            # A ray over few points may be stopped by others, so all of them are asked. If their
+            # loss grows less than the goal along it, the dual is infeasible.
             loss = _loss_along(self.data.rows, self.data.multiplicities, self.edge, self.alpha)
             if (self.goal + self.problem.linear) @ self.edge > (1.0 + RAY_TOL) * loss:
                 return True
@@ -294,11 +291,9 @@ def _loss_along(
 ) -> float:
     """Growth of the loss per unit of an edge, far along it where no residual changes its sign.
 
-    There, a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above. If
-    this growth is less than the product of edge and goal, the objective falls without bound, which
-    proves that the dual is infeasible. There is no matrix product, because its threads would
-    compete with those that solve the rows.
+    There, a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above.
     """
+    # No matrix product: its threads would compete with those that solve the rows.
     speed = np.einsum("ij,j->i", rows, edge)
     return float(np.sum(multiplicities * np.maximum(alpha * speed, (alpha - 1.0) * speed)))
 
@@ -307,13 +302,6 @@ def solve_as_program(problem: Problem, row: FloatArray, weight: float) -> float 
     """Threshold of a test row in units of the score scale, by HiGHS, or None if that fails, too."""
     if len(problem.rows) > PROGRAM_SIZE:
         return None
-    optimum = solve_face(
-        problem.rows,
-        problem.scores / problem.score_scale,
-        problem.multiplicities,
-        problem.alpha,
-        row,
-        weight,
-        problem.linear,
-    )
-    return None if optimum is None else or_infinite(optimum[0], weight)
+    scores, alpha = problem.scores / problem.score_scale, problem.alpha
+    multiplicities, linear = problem.multiplicities, problem.linear
+    return solve_face(problem.rows, scores, multiplicities, alpha, row, weight, linear)

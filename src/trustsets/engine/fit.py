@@ -47,7 +47,7 @@ from trustsets.engine.lanes import (
     store,
 )
 from trustsets.engine.linear_program import solve_base
-from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.problem import Problem, pivoted_triangle, scan_keys
 from trustsets.errors import InputError
 
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
@@ -138,10 +138,9 @@ def descend(
 ) -> tuple[int, int, IntArray, FloatArray]:
     """Descend from the vertex of `start`: status, number of pivots, basic points and last edge.
 
-    Each step leaves the vertex along the steepest edge: the dual value furthest outside its box,
-    relative to the length of the edge. The step passes the zeros of other residuals until the
-    slope turns (Barrodale and Roberts 1973). Because ties are broken, every step makes the loss
-    smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
+    The steepest edge is that of the dual value furthest outside its box, relative to the length of
+    the edge. Because ties are broken, every step makes the loss smaller, so no vertex is visited
+    twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     n_points, rank = data.rows.shape
     width = padded(rank)
@@ -231,10 +230,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
 def _steepest_edge(
     alpha: float, multiplicities: FloatArray, basic: IntArray, scratch: _Scratch
 ) -> tuple[int, float, float]:
-    """Find the basic point to leave: its number, the excess of its dual value, and the side.
-
-    The slope along edge k, per unit of its residual, is minus the excess of dual value k.
-    """
+    """Find the basic point to leave: its number, the excess of its dual value, and the side."""
     edges, rank = scratch.edges, scratch.edges.shape[1]
     for block in range(len(edges)):
         dual, square = spread(0.0), spread(0.0)
@@ -251,6 +247,7 @@ def _steepest_edge(
         violation = max(above, below_box)
         if violation <= DUAL_TOL:
             continue
+        # The slope along edge k, per unit of its residual, is minus the excess of dual value k.
         slope = violation / np.sqrt(scratch.square[k])
         if slope > best:
             leaving, best, excess = k, slope, violation
@@ -491,13 +488,11 @@ def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
 
 
 class ActiveSet(ABC):
-    """The loop that the base fit and extreme test points share.
+    """The loop that the base fit and extreme test points share (Portnoy and Koenker 1997).
 
-    Points outside the active set are fixed on their side of a centre, so that they enter the
-    problem only through the sum of their slopes. The problem is solved over the active points. If
-    its solution leaves every fixed point on its side, it is optimal for all points: the dual
-    values of active and fixed points together are feasible, and every sign agrees with them.
-    Otherwise the active set changes and the problem is solved again (Portnoy and Koenker 1997).
+    Points outside the active set are fixed on their side of a centre. If the solution over the
+    active points leaves every fixed point there, it is optimal for all points: the dual values of
+    both together are feasible, and every sign agrees with them.
     """
 
     active: IntArray
@@ -546,15 +541,14 @@ class ActiveSet(ABC):
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     """Solve the base problem, from the basic points `start` when they are given.
 
-    If the active sets end without a proof, they start again at the solution that HiGHS finds for
-    all points as one linear program. The certificate of the result says whether it is proven.
+    If the active sets end without a proof, they start again at the solution that HiGHS finds.
     """
     data = problem_points(problem)
     if start is None:
         basic, pivots = _starting_points(data, problem.alpha)
     else:
         basic, pivots = _read_start(start, problem), 0
-    vertex = _solve_and_certify(data, problem.alpha, basic, pivots)
+    vertex = refit_vertex(problem, basic, pivots)
     if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
         perturbed = data.centred_scores + data.perturbations
         optimum = solve_base(
@@ -562,18 +556,15 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
         )
         if optimum is not None:
             basic = _independent_near(data, optimum)
-            vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
+            vertex = refit_vertex(problem, basic, vertex.certificate.pivots)
     return vertex
 
 
-def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
-    """Solve from the basic points of an optimal vertex of the same data at another alpha."""
-    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0)
-
-
-def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:
+def refit_vertex(problem: Problem, basic: IntArray, pivots: int = 0) -> Vertex:
+    """Solve from a vertex, such as that of another alpha, which took so many pivots to find."""
+    data, alpha = problem_points(problem), problem.alpha
     basic, more = _solve(data, alpha, basic)
-    return certify(data, alpha, np.sort(basic), data.linear(), pivots + more)
+    return certify(data, alpha, np.sort(basic), problem.linear, pivots + more)
 
 
 def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
@@ -649,7 +640,7 @@ def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
     key = scan_keys(data.centred_scores + data.perturbations - data.rows @ optimum, data.norms)
     chosen: list[int] = []
     for i in np.argsort(key):
-        if len(_greedy_rows(data.rows[[*chosen, i]])) > len(chosen):
+        if _row_rank(data.rows[[*chosen, i]]) > len(chosen):
             chosen.append(int(i))
         if len(chosen) == data.rows.shape[1]:
             break
@@ -693,31 +684,20 @@ def _reduced_size(n_points: int, rank: int) -> int:
 def _sample(rows: FloatArray, size: int) -> IntArray:
     """Row numbers of a fixed random sample, completed to the full rank."""
     chosen = np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))
-    if len(_greedy_rows(rows[chosen])) == rows.shape[1]:
+    if _row_rank(rows[chosen]) == rows.shape[1]:
         return chosen
     return np.union1d(chosen, _independent_rows(rows))
 
 
 def _independent_rows(rows: FloatArray) -> IntArray:
     """Numbers of `rank` independent rows that a pivoted QR makes well conditioned."""
-    return _pivoted_rows(rows)[1][: rows.shape[1]]
+    return pivoted_triangle(rows.T)[1][: rows.shape[1]]
 
 
-def _greedy_rows(rows: FloatArray) -> IntArray:
-    """Rows picked by pivoted QR of the transpose, as many as are independent."""
-    diagonal, order = _pivoted_rows(rows)
-    count = int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
-    return order[:count]
-
-
-def _pivoted_rows(rows: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Lengths outside the rows before, and row numbers, in the order of a pivoted QR."""
-    if rows.shape[1] == 0:
-        return np.empty(0), np.empty(0, np.int64)
-    from scipy.linalg import qr
-
-    triangle, order = qr(rows.T, mode="r", pivoting=True, check_finite=False)
-    return np.abs(np.diagonal(triangle)), np.asarray(order, dtype=np.int64)
+def _row_rank(rows: FloatArray) -> int:
+    """How many rows are independent, by a pivoted QR of the transpose."""
+    diagonal = np.abs(np.diagonal(pivoted_triangle(rows.T)[0]))
+    return int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
 
 
 def high_leverage(norms: FloatArray, rank: int) -> IntArray:

@@ -1,11 +1,7 @@
 r"""The definition of a threshold as a linear program, solved by HiGHS: for tests and as fallback.
 
-With weight u on the test row q, the dual problem is
-
-.. math:: \max_\eta\ \eta's \quad\text{s.t.}\quad Q'\eta = -u q,\quad -\alpha\le\eta_i\le 1-\alpha.
-
 The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
-are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
+are, for any one optimal :math:`\eta` of the dual, the b whose residuals are :math:`\ge 0` where
 :math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
 linear program. `solve_linear_program` shares no code with the path, so it can be its test.
 """
@@ -51,17 +47,12 @@ def solve_linear_program(
     inf
     """
     multiplicities, linear = np.ones(len(rows)), np.zeros(len(row))
-    optimum = solve_face(rows, scores, multiplicities, alpha, row, weight, linear)
-    if optimum is None:
+    value = solve_face(rows, scores, multiplicities, alpha, row, weight, linear)
+    if value is None:
         raise TrustSetsError(
             "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
         )
-    return or_infinite(optimum[0], weight)
-
-
-def or_infinite(value: float, weight: float) -> float:
-    """Infinity where there is no value, because the dual has no feasible point."""
-    return float(np.copysign(np.inf, weight)) if np.isnan(value) else value
+    return value
 
 
 def solve_base(
@@ -71,10 +62,7 @@ def solve_base(
     alpha: float,
     linear: FloatArray,
 ) -> FloatArray | None:
-    """Return a b that minimises the quantile loss less ``linear @ b``, or None.
-
-    This is one program over all points.
-    """
+    """Return a b that minimises the quantile loss less ``linear @ b``, or None."""
     bounds = np.column_stack([-alpha * multiplicities, (1.0 - alpha) * multiplicities])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=-linear, bounds=bounds)
     return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
@@ -88,13 +76,13 @@ def solve_face(
     row: FloatArray,
     weight: float,
     linear: FloatArray,
-) -> tuple[float, FloatArray] | None:
-    """Smallest optimal value and its b; nan without a dual point, -inf if unbounded, or None."""
+) -> float | None:
+    """Threshold as in `solve_linear_program`; -inf if it is unbounded, None if HiGHS fails."""
     low, high = -alpha * multiplicities, (1.0 - alpha) * multiplicities
     bounds = np.column_stack([low, high])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=-weight * row - linear, bounds=bounds)
     if dual.status != SOLVED:
-        return (np.nan, np.empty(0)) if _ended_as(dual, INFEASIBLE) else None
+        return float(np.copysign(np.inf, weight)) if _ended_as(dual, INFEASIBLE) else None
     at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL
     inside = ~(at_high | at_low)
     face = _linprog(
@@ -106,8 +94,8 @@ def solve_face(
         bounds=(None, None),
     )
     if face.status != SOLVED:
-        return (-np.inf, np.empty(0)) if _ended_as(face, UNBOUNDED) else None
-    return float(face.fun), face.x
+        return -np.inf if _ended_as(face, UNBOUNDED) else None
+    return float(face.fun)
 
 
 def _linprog(cost: FloatArray, **constraints: Any) -> "OptimizeResult":

@@ -17,14 +17,7 @@ from trustsets.engine.extreme import (
     fit_extreme,
     solve_as_program,
 )
-from trustsets.engine.fit import (
-    CAPPED,
-    UNBOUNDED,
-    Certificate,
-    Vertex,
-    fit_vertex,
-    refit_vertex,
-)
+from trustsets.engine.fit import CAPPED, UNBOUNDED, Certificate, Vertex, fit_vertex, refit_vertex
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
@@ -96,10 +89,7 @@ class QuantileModel:
                     value.flags.writeable = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy in another process needs, without what can be made again from it.
-
-        The scan order takes several times the memory of the fit.
-        """
+        """The fields alone: the scan order takes several times the memory of the fit."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,15 +132,9 @@ class QuantileModel:
         *,
         alpha: ArrayLike | None = None,
     ) -> Thresholds:
-        r"""Threshold :math:`S^*` of every test row.
+        """Threshold of every test row: "The linear program" in docs/engine.md defines it.
 
-        With weight u on a test row :math:`\phi`,
-
-        .. math:: S^* = \phi'\beta(u),\qquad \beta(u) = \arg\min_b \sum_i \ell_\alpha(s_i -
-            \Phi_i b) - u\,\phi'b,
-
-        and the smallest such value where the minimum is not unique. Breakpoints within 1e-9 of
-        the weight count as equal to it.
+        Breakpoints within 1e-9 of the weight count as equal to it.
 
         Parameters
         ----------
@@ -193,11 +177,10 @@ class QuantileModel:
 
         It is bitwise identical to the model of `fit_quantiles`.
         """
-        problem = self._problem
         if self._resolution > RESOLUTION or self.alphas is not None:
             return None
         number = float(read_alphas(alpha, 1, "model").item())
-        return refit(at_alpha(problem, number), self._vertex.basic_points)
+        return refit(at_alpha(self._problem, number), self._vertex.basic_points)
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None
@@ -235,10 +218,8 @@ class QuantileModel:
     def _solve_without(self, point: IntArray, below: FloatArray) -> Thresholds:
         """Thresholds of points without one copy of each, `below` being ``u - (1 - alpha)``.
 
-        "Leaving one point out" in docs/engine.md: in the model of all points the dual value of a
-        point acts like weight on its row, too. So its threshold without itself is that of its row
-        with weight ``u - (1 - alpha)`` where this is below its score, and with ``u + alpha``
-        elsewhere.
+        "Leaving one point out" in docs/engine.md: that of its row with weight ``u - (1 - alpha)``
+        in the model of all points where this is below its score, and with ``u + alpha`` elsewhere.
         """
         problem = self._problem
         rows, scores = problem.rows[point], problem.scores[point]

@@ -1,21 +1,16 @@
 """Exact thresholds of many test points, by following a parametric linear program.
 
-The *goal* of a test point is its row times its weight, and its optimal vertex depends on the goal
-alone. A path leads from a goal whose vertex is known to the goal of the test point. On the way the
-vertex stays optimal until the dual value of a basic point reaches a bound. That point leaves, the
-vertex moves along its edge until the first other residual is zero, and that point enters. The steps
-are `_next_breakpoint`, `_leave`, `_first_crossing`, `_advance`, `_enter` and `_finish`; `_follow`
-is the loop around them.
+"The path" in docs/engine.md has the steps: `_next_breakpoint`, `_leave`, `_first_crossing`,
+`_advance`, `_enter` and `_finish`; `_follow` is the loop around them. The *goal* of a test point is
+its row times its weight, and its optimal vertex depends on the goal alone.
 
 Test points are visited on a *tour* on which neighbours have similar rows. A path starts at the
 vertex of the point before, or at the base vertex, whose goal is zero, if that is nearer. The
 threshold depends on the last vertex alone, and not on the way there (`accurate_coefficients`).
 
-"Why few points are scanned" in docs/engine.md has the two bounds that spare a step most points: by
-the keys of groups of points, and by the centres of blocks of neighbours within a group. Rows are
-multiplied by the sign of their residual at the base vertex, so that every residual starts positive.
-Residuals are linear along a step, so a point crosses zero exactly if it lies on the other side at
-the end of it. Both bounds hold for every shorter step, too, so a crossing only shortens the scan.
+"Why few points are scanned" in docs/engine.md has the two bounds that spare a step most points.
+Rows are multiplied by the sign of their residual at the base vertex, so that every residual starts
+positive. Both bounds hold for every shorter step, too, so a crossing only shortens the scan.
 The second is tighter from an *anchor*, a vertex on the tour: the way from there is compared with
 the *floor* of the block, a lower bound of its residuals at the anchor, and once a path has read
 these, their minimum. Lower bounds of the residuals at the present vertex fall with every step.
@@ -187,13 +182,18 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points], distance[:] = problem.scores[order], np.inf
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, longest, least_distance = _summarise(blocks, distance)
+    n_blocks = len(blocks)
+    centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
+    least_distance = np.full(len(spread), np.inf)
+    centre[:n_blocks] = blocks.mean(axis=2)
+    _spreads(blocks, distance, centre, spread, least_distance)
+    longest = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
     # No eta in the box balances a goal that is longer than this.
     reach = max(problem.alpha, 1.0 - problem.alpha) * (problem.norms @ problem.multiplicities)
     reach += np.linalg.norm(problem.linear)
     scan = Scan(
         blocks=blocks,
-        centres=centres,
+        centres=to_lanes(centre),
         spread=spread,
         longest=longest,
         # Padding and rows of zeros never cross: any large number serves them.
@@ -234,19 +234,6 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
         _split(rows, side, group)
         low, size = low + size, 2 * size
     return group_key
-
-
-def _summarise(
-    blocks: FloatArray, distance: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Centres, spreads, longest rows and least distances of blocks (n_blocks, rank, WIDTH)."""
-    n_blocks, rank, _ = blocks.shape
-    centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
-    least_distance = np.full(len(spread), np.inf)
-    centre[:n_blocks] = blocks.mean(axis=2)
-    _spreads(blocks, distance, centre, spread, least_distance)
-    longest = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
-    return to_lanes(centre), spread, longest, least_distance
 
 
 @entry()
@@ -441,12 +428,10 @@ def path_cap(rank: int) -> int:
 
 
 def make_tour(rows: FloatArray, stretch: int = STRETCH) -> Tour:
-    """Order rows (m, rank) so that each is near the one before.
+    """Order rows (m, rank) so that each is near the one before, within `stretch` of a k-d tree.
 
-    Within every `stretch` rows of a k-d tree the nearest row that is left comes next, and then
-    parts of this order are reversed where that makes it shorter. A row that
-    is nearer to zero than to the row before starts at the base vertex: rows of many dimensions are
-    far from each other.
+    A row that is nearer to zero than to the row before starts at the base vertex: rows of many
+    dimensions are far from each other.
     """
     count = len(rows)
     order, chained = np.arange(count), np.zeros(count, np.int64)
@@ -537,10 +522,8 @@ def follow_paths(
     results: PathResults,
     state: PathState,
 ) -> None:
-    """Store the results of the whitened rows of a tour, or of a stretch of one.
-
-    All arrays are new ones and writable, as the kernel is compiled for them.
-    """
+    """Store the results of the whitened rows of a tour, or of a stretch of one."""
+    # All arrays are new ones and writable, as the kernel is compiled for them.
     cap = np.int64(path_cap(rows.shape[1]))
     _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, cap, *results, state)
 
@@ -708,11 +691,8 @@ def _next_breakpoint(vectors: FloatArray, rank: int, alpha: float) -> tuple[int,
     This is the ratio test of the dual: value k falls at the rate ``coefficient[k]``. The point is
     -1 when none moves.
     """
-    coefficient, dual, multiplicities = (
-        vectors[COEFFICIENT],
-        vectors[DUAL],
-        vectors[BASIC_MULTIPLICITY],
-    )
+    coefficient, dual = vectors[COEFFICIENT], vectors[DUAL]
+    multiplicities = vectors[BASIC_MULTIPLICITY]
     leaving, nearest, largest = -1, np.inf, 1.0
     for k in range(rank):
         largest = max(largest, abs(coefficient[k]))
@@ -1062,11 +1042,8 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     )
     drift, outside = 0.0, 0.0
     for k in range(rank):
-        position, multiplicity, eta = (
-            state.position[slot[k]],
-            vectors[BASIC_MULTIPLICITY, k],
-            dual[k],
-        )
+        position, eta = state.position[slot[k]], dual[k]
+        multiplicity = vectors[BASIC_MULTIPLICITY, k]
         base_residual = _base_residual(position, rank, scan)
         drift = max(drift, abs(base_residual - dot(state.basic_rows[k], vectors[FROM_BASE])))
         outside = max(

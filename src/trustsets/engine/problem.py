@@ -75,13 +75,12 @@ class Whitening:
 
 
 def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
-    """Scale the columns, factor them, and separate independent from dependent ones.
-
-    Returns the whitened rows of `phi`, too.
-    """
+    """Scale, factor and separate the columns; the whitened rows of `phi`, too."""
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
-    pivoted, order = _pivoted_triangle(phi * scale)
+    # The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
+    triangle = np.asarray(np.linalg.qr(phi * scale, mode="r"))
+    pivoted, order = pivoted_triangle(triangle)
     diagonal = np.abs(np.diagonal(pivoted))
     rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
     block = pivoted[:rank, :rank]
@@ -98,18 +97,14 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
     return replace(whitening, seen=float(gaps.max(initial=0.0))), rows
 
 
-def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
-    """R factor with column pivoting, and the order of the columns.
-
-    The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
-    """
-    if matrix.shape[1] == 0:
+def pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
+    """R factor with column pivoting, and the order of the columns."""
+    if matrix.size == 0:
         return np.zeros((0, 0)), np.empty(0, np.int64)
     from scipy.linalg import qr
 
-    triangle = np.linalg.qr(matrix, mode="r")
-    pivoted, order = qr(triangle, mode="r", pivoting=True)
-    return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
+    triangle, order = qr(matrix, mode="r", pivoting=True, check_finite=False)
+    return np.asarray(triangle, dtype=np.float64), np.asarray(order, dtype=np.int64)
 
 
 def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
@@ -135,10 +130,7 @@ def _whiten_rows(
     total: FloatArray,
     low: FloatArray,
 ) -> None:
-    """Whiten every row of `phi`, correct to the last bits, and compare its dependent columns.
-
-    Equal rows give equal bits in any batch.
-    """
+    """Whiten rows, correct to the last bits in any batch, and compare their dependent columns."""
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0
@@ -198,14 +190,7 @@ class Problem:
 
 
 def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Problem:
-    """Validate the data, merge equal points, whiten the rows and break ties between scores.
-
-    Parameters
-    ----------
-    phi : (n, p) array
-    scores : (n,) array
-    alpha : float or (n,) array in (0, 1)
-    """
+    """Validate the data, merge equal points, whiten the rows and break ties between scores."""
     matrix = read_matrix(phi, "phi_calib")
     all_scores = read_scores(scores, len(matrix))
     alphas = read_alphas(alpha, len(matrix), "row of phi_calib")
@@ -259,17 +244,8 @@ def at_alpha(problem: Problem, alpha: float) -> Problem:
     scale = _score_scale(problem.values - problem.centre, problem.multiplicities, alpha)
     if scale == problem.score_scale:
         return replace(problem, alpha=alpha)
-    scores, centred, perturbations = _general_position(
-        _distinct(problem.values), RESOLUTION, scale, problem.has_constants
-    )
-    return replace(
-        problem,
-        scores=scores,
-        centred_scores=centred,
-        perturbations=perturbations,
-        alpha=alpha,
-        score_scale=scale,
-    )
+    unmerged = replace(problem, scores=problem.values, alpha=alpha, score_scale=scale)
+    return coarsen(unmerged, RESOLUTION)
 
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
@@ -288,10 +264,8 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
 
 
 def _distinct(scores: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Different scores, increasing, and the number of each score among them.
-
-    As `np.unique` does, but in linear time where the scores are sorted, or nearly so.
-    """
+    """Different scores, increasing, and the number of each score among them."""
+    # As `np.unique` does, but in linear time where the scores are sorted, or nearly so.
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     is_new = np.append(True, ordered[1:] != ordered[:-1])
@@ -326,10 +300,7 @@ def _general_position(
     """Scores without close ones, the same centred, and perturbations; from `_distinct`.
 
     Scores that follow each other more closely than `resolution * scale` become equal to their
-    largest: no score gets smaller, so thresholds can only grow, and coverage is kept. Then every
-    score has a fixed random perturbation, less than half the gap to the next score. Equal scores
-    become distinct, different scores keep their order, and no perturbation exceeds
-    `PERTURBATION * scale`. It depends on the row number only, never on a test point.
+    largest. "Ties and rounding" in docs/engine.md says why that and perturbations are harmless.
     """
     values, group = distinct
     is_last = np.append(np.diff(values) > resolution * scale, True)
@@ -338,12 +309,9 @@ def _general_position(
     largest = np.minimum(PERTURBATION * scale, 0.5 * gaps)
     merged = values[group]
     centre = _most_frequent(values, group) if has_constants else 0.0
-    return merged, merged - centre, largest[group] * _uniform_hash(len(group))
-
-
-def _uniform_hash(count: int) -> FloatArray:
-    """Numbers in (0, 1) from the row number, the same on every machine."""
-    return ((number_hashes(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # Numbers in (0, 1) from the row number, the same on every machine.
+    bits = (number_hashes(len(group)) >> np.uint64(11)).astype(np.float64)
+    return merged, merged - centre, largest[group] * ((bits + 0.5) * 2.0**-53)
 
 
 def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:

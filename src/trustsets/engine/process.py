@@ -1,10 +1,8 @@
 """Fits of the same data at many alphas, which share most of their work.
 
-Rows, scores and perturbations do not depend on alpha, so a fit at another alpha shares them and
-starts at a vertex that is not far away. An optimal vertex whose dual values all lie strictly inside
-their box is the only one, so it is the vertex that a fit from the beginning finds. Where a dual
-value is at its bound, the vertex depends on the way there: these alphas are fitted from the
-beginning.
+A fit at another alpha shares the rows and starts at a vertex that is not far away. An optimal
+vertex whose dual values all lie strictly inside their box is the only one. Where a dual value is at
+its bound, the vertex depends on the way there: these alphas are fitted from the beginning.
 """
 
 from collections.abc import Iterator
@@ -80,17 +78,11 @@ class QuantileProcess:
         return (fit.model() for fit in self._fits)
 
     def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> list[Thresholds]:
-        """Thresholds of test rows at each alpha, as `QuantileModel.thresholds` has them.
+        """Thresholds of test rows (m, p) at each alpha, as `QuantileModel.thresholds` has them.
 
-        The rows are checked, whitened and ordered once for all alphas; each thread works at one
-        alpha at a time.
-
-        Parameters
-        ----------
-        phi_test : (m, p) array
-        shares : float or (m,) array
-            Numbers U in (0, 1]: the weight of a row is ``U - alpha``.
+        `shares` are numbers U in (0, 1], one or (m,): the weight of a row is ``U - alpha``.
         """
+        # Rows are checked, whitened and ordered once; each thread works at one alpha at a time.
         first = self[0]
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
@@ -144,23 +136,18 @@ def fit_quantile_process(
     """
     grid = default_alphas() if alphas is None else _read_alphas(alphas)
     first = build_problem(phi_calib, scores_calib, float(grid[0]))
-    problems = [at_alpha(first, alpha) for alpha in grid.tolist()]
     fits: list[Any] = [None] * len(grid)
 
     def run(begin: int) -> None:
         start = None
         for number in range(begin, min(begin + _CHAIN, len(grid))):
-            fits[number] = _fit_along(problems[number], start)
-            start = fits[number].basic
+            problem = at_alpha(first, float(grid[number]))
+            model = fit_problem(problem) if start is None else refit(problem, start)
+            start, certificate = model._vertex.basic_points, model.certificate
+            fits[number] = _Fit(model._problem, start, certificate, model._resolution)
 
     in_threads(run, range(0, len(grid), _CHAIN))
     return QuantileProcess(grid, tuple(fits))
-
-
-def _fit_along(problem: Problem, start: IntArray | None) -> _Fit:
-    """Fit one alpha, from the basic points of the alpha before if there are some."""
-    model = fit_problem(problem) if start is None else refit(problem, start)
-    return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
 
 
 def _read_alphas(alphas: ArrayLike) -> FloatArray:

@@ -1,12 +1,10 @@
 """What one threshold rests on: its proof, and how it depends on each calibration score.
 
-A proof is made of numbers that can be checked without the engine. It also says how the threshold
-moves with a score. It is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex.
-When one score moves, the dual values stay feasible, so the vertex stays optimal until a point that
-is not basic reaches the fit. There, its dual value leaves its bound and that of a basic point
-arrives at one: a step of the dual simplex method with bounds. The threshold is therefore a
-piecewise linear function of the score, and constant once the moved point has left the fit. The
-steps are made on all points, because moving one of several equal points separates it.
+A threshold is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex. When one
+score moves, the dual values stay feasible, so the vertex stays optimal until a point that is not
+basic reaches the fit: a step of the dual simplex method with bounds. So the threshold is piecewise
+linear in the score, and constant once the moved point has left the fit. The steps are made on all
+points, because moving one of several equal points separates it.
 """
 
 from dataclasses import dataclass
@@ -74,17 +72,7 @@ def prove_threshold(
 ) -> ThresholdProof:
     """Compute the threshold of one test row with the numbers that prove it.
 
-    Parameters
-    ----------
-    model : QuantileModel
-    phi_x : (p,) array
-        Basis row of the test point.
-    weight, alpha : float, optional
-        As in `QuantileModel.thresholds`.
-
-    Returns
-    -------
-    ThresholdProof
+    `phi_x` is its basis row, shape (p,); weight and alpha are as in `QuantileModel.thresholds`.
 
     Examples
     --------
@@ -107,17 +95,19 @@ def prove_threshold(
     problem = model._problem
     if status == Status.UNSEEN_DIRECTION:
         ray = np.copysign(1.0, asked) * _unseen_direction(problem.whitening, phi[0])
-        return _infinite(value, below, ray)
-    goal = below * problem.whitening.apply(phi)[0]
-    try:
-        outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal, [])
-    except np.linalg.LinAlgError as error:  # basic rows on the way became dependent
-        raise _no_proof() from error
-    if np.isfinite(value) and vertex is not None:
-        return _prove_finite(problem, value, below, goal, vertex)
-    if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
-        raise _no_proof()
-    return _infinite(value, below, _in_basis(problem.whitening, edge))
+    else:
+        goal = below * problem.whitening.apply(phi)[0]
+        try:
+            outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal, [])
+        except np.linalg.LinAlgError as error:  # basic rows on the way became dependent
+            raise _no_proof() from error
+        if np.isfinite(value) and vertex is not None:
+            return _prove_finite(problem, value, below, goal, vertex)
+        if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
+            raise _no_proof()
+        ray = _in_basis(problem.whitening, edge)
+    nobody = np.empty(0, np.int64)
+    return ThresholdProof(value, below, nobody, nobody, np.empty(0), ray)
 
 
 def _prove_finite(
@@ -148,11 +138,6 @@ def _no_proof() -> TrustSetsError:
         "rounding errors prevent a proof of this threshold; scale the basis functions to sizes "
         "near one, or use fewer of them."
     )
-
-
-def _infinite(value: float, weight: float, ray: FloatArray) -> ThresholdProof:
-    nobody = np.empty(0, np.int64)
-    return ThresholdProof(value, weight, nobody, nobody, np.empty(0), ray)
 
 
 def _in_basis(whitening: Whitening, vector: FloatArray) -> FloatArray:
@@ -227,13 +212,7 @@ class ScorePath:
 class Sensitivity:
     """What a proven finite threshold is made of, and how it depends on each score.
 
-    Parameters
-    ----------
-    model : QuantileModel
-    row : (p,) array
-        Basis row of the test point.
-    proof : ThresholdProof
-        From `prove_threshold` for this row.
+    `row` is the basis row of the test point, shape (p,), and `proof` its `prove_threshold`.
 
     Examples
     --------
@@ -258,7 +237,7 @@ class Sensitivity:
         alphas = np.full(len(self._rows), problem.alpha)
         self._low = -(alphas if problem.alphas is None else problem.alphas)
         self._proof = proof
-        self.points: IntArray = proof.basic_points
+        self.points = proof.basic_points
         """Row numbers of the basic points, shape (rank,)."""
         self.weights: FloatArray = self._goal @ np.linalg.inv(self._rows[self.points])
         """Weights of their scores in the threshold, shape (rank,)."""
