@@ -13,6 +13,7 @@ from trustsets.metrics.inference import (
     macro_coverage,
     mean_absolute_deviation,
     rms_gap,
+    under_coverage,
 )
 
 
@@ -224,6 +225,17 @@ def test_intervals_of_means_over_bins_hold_their_expectation(name):
         macro = macro_coverage(count, covered, 0.1, 0.95)
         held += macro.lower <= rates.mean() <= macro.upper
     assert held / 1000 > 0.94 - 3 * np.sqrt(0.06 / 1000)
+
+
+@pytest.mark.statistical
+def test_holm_keeps_false_alarms_at_its_level():
+    """A rate of 13% instead of 10% fails with probability 91%; uncorrected, nearly all alarm."""
+    rng = np.random.default_rng(7)
+    count = rng.integers(20, 400, size=40)
+    covered = rng.binomial(count, 0.9, size=(3000, 40))
+    p = under_coverage(covered, count, 0.1)
+    alarms = np.mean([(holm(row) <= 0.1).any() for row in p])
+    assert 0.02 < alarms < 0.1 + 4 * np.sqrt(0.09 / 3000)
 
 
 def test_bootstrap_over_seeds_shows_the_noise_within_them():
