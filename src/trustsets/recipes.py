@@ -212,7 +212,7 @@ def make_predictor(
     Examples
     --------
     >>> make_predictor("standard", score="lac").score
-    Softmax(scale='raw')
+    Softmax(scale='raw', floor=0.0)
     >>> make_predictor("groups", groups=["site"]).by
     Groups(columns=('site',), penalty=0.0)
     """

@@ -366,7 +366,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._needs_features:
             raw_features, source = _feature_source(self.features, self.estimator_)
             raw = raw_features(X)
-            if np.ndim(raw) != 2 and not hasattr(raw, "tocsr"):
+            if callable(self.features) and np.ndim(raw) != 2 and not hasattr(raw, "tocsr"):
                 raise InputError("features must give a matrix with one row per sample.")
             encoder = _encoder(raw)
             features = np.asarray(encoder.fit_transform(raw), np.float64)

@@ -351,7 +351,8 @@ def damage_tensors(rng, path):
 
 def damage_model(rng, path):
     """Damage the tree or the tensors of a model, with the checksum that belongs to them."""
-    header, tensors = storage._read_parts(path)
+    with storage._opened(path) as (file, header):
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
     if rng.random() < 0.5:
         header["tree"] = damaged_text(rng, header["tree"]).encode("utf-8", "replace").decode()
     else:

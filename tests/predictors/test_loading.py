@@ -83,7 +83,8 @@ def rewritten(path, change):
     """The same file with the tree of its starts changed, and the checksum that belongs to it."""
     from safetensors.numpy import save
 
-    header, arrays = storage._read_parts(path)
+    with storage._opened(path) as (file, header):
+        arrays = {key: file.get_tensor(key) for key in file.keys()}
     tree = json.loads(header["tree"])
     arrays = change(
         tree["state"]["learned"]["dict"]["state_"]["state"]["fitted"]["state"], dict(arrays)

@@ -112,7 +112,6 @@ def test_bad_input_is_named(make, message, make_outputs):
     [
         (Confidence(), np.array([0.1])),
         (Confidence(transform="rank"), None),
-        (Confidence(transform="rank"), np.array([0.2, 0.1])),
         (Confidence(transform="rank"), np.array([0.1, np.nan])),
     ],
 )
