@@ -33,7 +33,10 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -> None:
     """Call `function` on every block of rows, in threads when there are several blocks."""
-    in_threads(function, list(row_blocks(n_rows, width)))
+    if 8 * width * n_rows <= BLOCK_BYTES:
+        function(slice(0, n_rows))
+    else:
+        in_threads(function, list(row_blocks(n_rows, width)))
 
 
 def in_threads(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, Rule, check_arguments, read_only
+from trustsets._arrays import Codes, Floats, Rule, Temperature, check_arguments, read_only
 from trustsets._blocks import for_each_block, row_blocks, row_numbers
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
@@ -35,9 +35,6 @@ _LARGEST_PREVALENCE = 10.0
 # Inverse temperatures beyond these make the softmax constant, or 0 and 1.
 _INVERSE_TEMPERATURES = (0.01, 100.0)
 
-Temperature = Annotated[
-    float, Rule("must be positive and finite", lambda x: 0.0 < float(x) < np.inf)
-]
 Power = Annotated[
     float,
     Rule(

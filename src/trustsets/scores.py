@@ -14,6 +14,7 @@ from trustsets._arrays import (
     Floats,
     NotNegative,
     Rule,
+    Temperature,
     check_arguments,
     check_fields,
     to_numpy,
@@ -21,7 +22,6 @@ from trustsets._arrays import (
 from trustsets._blocks import for_each_block, row_numbers
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, require_outputs
-from trustsets.recalibration import Temperature
 from trustsets.storage import storable
 
 __all__ = [
@@ -74,21 +74,20 @@ class Score(ABC):
         scores = self._matrix(probabilities, draws)
         return np.asarray(scores[np.arange(len(codes)), codes])
 
-    def _checked(self, temperature: Any, draws: Any, n: int) -> tuple[float, Floats | None]:
-        check_arguments(Temperature, temperature=temperature)
+    def _check_draws(self, draws: Any, n: int) -> None:
         if draws is None and self.randomized:
             raise InputError(_NO_DRAWS)
         if draws is not None and to_numpy(draws, "draws").shape != (n,):
             raise InputError(f"draws must have shape ({n},), one number per sample.")
-        return float(temperature), draws
 
     def of_labels(
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
+        check_arguments(Temperature, temperature=temperature)
         outputs = require_outputs(outputs, "outputs")
         codes = outputs.require_labels("the score of the true labels")
-        temperature, draws = self._checked(temperature, draws, len(outputs))
+        self._check_draws(draws, len(outputs))
         scores = np.empty(len(outputs))
 
         def fill(rows: slice) -> None:
@@ -109,11 +108,12 @@ class Score(ABC):
         >>> APS().matrix(outputs)
         array([[0.5 , 0.  , 0.75]])
         """
+        check_arguments(Temperature, temperature=temperature)
         n = len(require_outputs(outputs, "outputs"))
-        temperature, draws = self._checked(temperature, draws, n)
+        self._check_draws(draws, n)
         if outputs.is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
-        scores = np.empty((len(outputs), outputs.n_classes))
+        scores = np.empty((n, outputs.n_classes))
 
         def fill(rows: slice) -> None:
             p = outputs.block_probabilities(rows, temperature)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trustsets._arrays import (
     Array,
     Flavour,
+    Level,
     check_alpha,
     check_arguments,
     column,
@@ -107,20 +108,20 @@ class PredictionSets:
         allow_empty : bool
             False keeps the most likely class in a set that would be empty.
         """
-        scores = to_numpy(scores, "scores")
-        if scores.ndim != 2 or scores.dtype.kind not in "fiu":
-            raise InputError(
-                f"scores must be numbers of shape (m, K); got {scores.dtype} of {scores.shape}."
-            )
-        if not isinstance(thresholds, Thresholds):
-            raise InputError(
-                f"thresholds must be Thresholds(values, status); got {type(thresholds).__name__}."
-            )
-        values, status = _check_thresholds(thresholds, *scores.shape)
-        predicted = _check_predicted(predicted, scores)
+        arrays = _check_arrays(scores, thresholds, classes, predicted)
         check_arguments(bool, allow_empty=allow_empty)
+        is_single = not isinstance(alpha, tuple)
+        alphas = alpha if isinstance(alpha, tuple) else (alpha,)
+        for level in alphas:
+            check_arguments(Level, alpha=level)
+        scores, values, status, names, predicted = arrays
         if values.ndim == 1:
             values, status = values[:, None], status[:, None]
+        if values.shape[-1] != len(alphas):
+            raise InputError(
+                f"alpha must have one number for each column of the thresholds; got {alpha!r:.60} "
+                f"for {values.shape[-1]}."
+            )
         limits = values if values.ndim == 3 else values[:, None]
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
@@ -138,18 +139,8 @@ class PredictionSets:
                 f"predicted must be columns of scores, and status values of Status: {error}."
             ) from None
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
-        if isinstance(alpha, float):
+        if is_single:
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
-        elif not isinstance(alpha, tuple) or len(alpha) != mask.shape[-1]:
-            raise InputError(
-                f"alpha must be a float, or a tuple of {mask.shape[-1]}, one for each column of "
-                f"the thresholds; got {alpha!r:.60}."
-            )
-        names = to_numpy(range(scores.shape[1]) if classes is None else classes, "classes")
-        if names.shape != (scores.shape[1],):
-            raise InputError(
-                f"classes must name the {scores.shape[1]} columns; got shape {names.shape}."
-            )
         return cls(mask, values, status, alpha, names, scores, predicted, flavour)
 
     def __len__(self) -> int:
@@ -279,11 +270,20 @@ class PredictionSets:
         return f"{self.alpha.min():.3g} to {self.alpha.max():.3g}" if self.alpha.size else "()"
 
 
-def _check_thresholds(thresholds: Thresholds, m: int, n_classes: int) -> tuple[Array, Array]:
-    """Values and status of the thresholds of m samples."""
-    values = to_numpy(thresholds.values, "thresholds.values")
-    status = to_numpy(thresholds.status, "thresholds.status")
-    wanted = (m, n_classes) if values.ndim == 3 else (m,)
+def _check_arrays(scores: Any, thresholds: Any, classes: Any, predicted: Any) -> list[Array]:
+    """Scores, values and status of the thresholds, classes and predicted columns, of equal m, K."""
+    if not isinstance(thresholds, Thresholds):
+        raise InputError(
+            f"thresholds must be Thresholds(values, status); got {type(thresholds).__name__}."
+        )
+    scores, values = to_numpy(scores, "scores"), to_numpy(thresholds.values, "values")
+    status = to_numpy(thresholds.status, "status")
+    if scores.ndim != 2 or scores.dtype.kind not in "fiu":
+        raise InputError(
+            f"scores must be numbers of shape (m, K); got {scores.dtype} of {scores.shape}."
+        )
+    m, n_classes = scores.shape
+    wanted = scores.shape if values.ndim == 3 else (m,)
     if values.ndim not in (1, 2, 3) or values.shape[: len(wanted)] != wanted:
         raise InputError(
             f"thresholds.values must have shape ({m},), ({m}, A) or ({m}, {n_classes}, A) for A "
@@ -294,17 +294,13 @@ def _check_thresholds(thresholds: Thresholds, m: int, n_classes: int) -> tuple[A
             f"thresholds must hold floats, and a Status for each of the {m} samples; got "
             f"{values.dtype}, and {status.dtype} of {status.shape}."
         )
-    return values, status
-
-
-def _check_predicted(predicted: Any, scores: Array) -> NDArray[np.int64]:
-    """Columns of the most likely classes, by default those of the lowest scores."""
-    if predicted is None:
-        return np.asarray(scores.argmin(axis=1))
-    codes = to_numpy(predicted, "predicted")
-    if codes.dtype.kind not in "iu" or codes.shape != (len(scores),):
+    names = np.arange(n_classes) if classes is None else to_numpy(classes, "classes")
+    if names.shape != (n_classes,):
+        raise InputError(f"classes must name the {n_classes} columns; got shape {names.shape}.")
+    codes = scores.argmin(axis=1) if predicted is None else to_numpy(predicted, "predicted")
+    if codes.dtype.kind not in "iu" or codes.shape != (m,):
         raise InputError(
-            f"predicted must be columns of scores, one for each of the {len(scores)} samples; got "
+            f"predicted must be columns of scores, one for each of the {m} samples; got "
             f"{codes.dtype} of {codes.shape}."
         )
-    return codes
+    return [scores, values, status, names, codes]

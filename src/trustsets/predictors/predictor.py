@@ -35,6 +35,7 @@ from trustsets._arrays import (
     Floats,
     Positive,
     Share,
+    Temperature,
     check_alpha,
     check_alphas,
     check_arguments,
@@ -57,7 +58,7 @@ from trustsets.predictors.class_facts import (
     missing_classes,
     uneven_prevalence,
 )
-from trustsets.recalibration import ClassBias, Temperature, TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.status import Thresholds
