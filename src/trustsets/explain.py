@@ -379,7 +379,7 @@ def unchanged_range(
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ThresholdCertificate:
     """All numbers from which one threshold can be checked without this package.
 
@@ -436,6 +436,12 @@ class ThresholdCertificate:
             coefficients=proof.coefficients,
             points=points,
             duals=duals,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"ThresholdCertificate(threshold={self.threshold:.6g}, alpha={self.alpha:g}, "
+            f"{len(self.scores):,} points, {len(self.row)} basis functions)"
         )
 
     def failing_conditions(self) -> list[str]:

@@ -192,6 +192,11 @@ class Monitor:
         if reference is not None:
             self._begin(_calibration_part(predictor, self._prepared(reference)), is_reference=True)
 
+    def __repr__(self) -> str:
+        samples, labelled = self._state.samples, self._state.coverage.count
+        alpha = self._state.setting.alpha
+        return f"Monitor(alpha={alpha:g}, {samples:,} samples, {labelled:,} with labels)"
+
     def observe(
         self,
         outputs: ModelOutputs,

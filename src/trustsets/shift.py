@@ -80,6 +80,10 @@ class AdaptedConformal(Predictor):
         self.tuning_fraction = original.tuning_fraction
         self.state_ = original.state_
 
+    def __repr__(self) -> str:
+        shift = "label" if isinstance(self.shift, ClassPrevalence) else "covariate"
+        return f"AdaptedConformal({self.original!r}, shift={shift!r})"
+
     @property
     def prevalence_(self) -> "ClassPrevalence":
         """Estimated class prevalences, with intervals."""

@@ -65,3 +65,36 @@ def test_no_public_name_is_also_a_module():
 
     modules = {module.name for module in iter_modules(trustsets.__path__)}
     assert "auditing" in modules and not modules & {*PINNED, "audit", "plan"}
+
+
+def test_what_users_print_is_short_and_shows_no_arrays():
+    import numpy as np
+
+    from trustsets import ConditionalConformal, ModelOutputs, Monitor, StandardConformal
+
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(1200, 3))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    first, second = ModelOutputs(logits=logits, features=logits, labels=labels).split(0.5)
+    predictor = ConditionalConformal().calibrate(first)
+    sets = predictor.predict_set(second)
+    comparison = trustsets.compare({"default": predictor}, outputs=second, n_bootstrap=20)
+    shown = [
+        first,
+        predictor,
+        sets,
+        trustsets.evaluate(sets, second),
+        predictor.explain(second[0]),
+        predictor.certificate(second[0]),
+        StandardConformal().calibrate(first).adapt(second),
+        predictor.adapt(second, shift="covariate"),
+        Monitor(predictor).observe(second),
+        comparison,
+        trustsets.audit(predictor),
+        trustsets.plan(alpha=0.1, within=0.02, probability=0.95),
+    ]
+    for item in shown:
+        text = str(item)
+        assert "array(" not in text and " object at " not in text, text
+        assert len(text) < 2500
+    assert str(comparison) == comparison.to_markdown()

@@ -88,6 +88,9 @@ class Comparison(PlainData):
     entries: tuple[tuple[Entry, ...], ...]
     parts: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return self.to_markdown()
+
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per method and metric, with interval and noise floor."""
         rows = [
