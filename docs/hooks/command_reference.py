@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from trustsets.cli.app import app
+from trustsets.cli import app
 
 
 def command_line_page() -> str:

@@ -12,7 +12,6 @@ import csv
 import math
 import os
 import re
-import stat
 import struct
 import zipfile
 import zlib
@@ -30,7 +29,6 @@ from trustsets import storage
 from trustsets._arrays import (
     Array,
     check_alpha,
-    check_arguments,
     check_classes,
     check_distinct,
     encode_labels,
@@ -40,7 +38,7 @@ from trustsets._arrays import (
     to_numpy,
 )
 from trustsets._arrays import column as one_per_sample
-from trustsets._frames import class_names, listed, match_columns, needed
+from trustsets._frames import as_names, class_names, listed, match_columns, needed
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -66,6 +64,7 @@ __all__ = [
 # Number of a sample in its data set; random draws are keyed on it.
 _ROW = "row"
 _GROUP = "group_"
+_RESULT = (_ROW, "set", "size", "threshold", "status", "alpha")
 # Names that arrays usually have; in a table, * stands for the class or number of a column.
 _USUAL: dict[str, tuple[str, ...]] = {
     "logits": ("logits", "logit_*", "logits_*"),
@@ -130,6 +129,11 @@ class OutputsFile:
         for column in columns:
             if column is not None:
                 _check_shape(column, 1, self.values)
+        for name in self.ids:
+            if name in _RESULT:
+                raise InputError(
+                    f"column {name!r} cannot be copied: the result has one of that name. Rename it."
+                )
         names = self.classes
         if names is not None and names.shape != (self.n_classes,):
             raise self.values.error(
@@ -237,15 +241,10 @@ def open_outputs(
     ...     len(source), source.read(1, 3)
     (3, ModelOutputs(n=2, K=3, labels))
     """
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-    elif flavour_of(source) == "pyarrow":
-        path = Path("table")
-    else:
-        raise InputError(f"table must be a pyarrow.Table; got {type(source).__name__}.")
+    path = Path("table") if flavour_of(source) else storage.check_path(source)
     with _naming(path):
         arrays = open_columns(source)
-        chosen = _chosen(columns, arrays, if_present)
+        matched = _match(arrays, columns, if_present)
         group_columns = {
             name.removeprefix(_GROUP): column
             for name, column in arrays.items()
@@ -257,9 +256,9 @@ def open_outputs(
         copied = {name: _required(arrays, name, "column to copy") for name in split_names(ids)}
         if "id" in arrays:
             copied["id"] = arrays["id"]
-        labels, stored = _array(arrays, "label", chosen), _read_class_names(arrays)
+        labels, stored = _array(arrays, "label", matched), _read_class_names(arrays, matched)
         names = stored if classes is None else to_numpy(classes, "classes")
-        kind, values, column_classes = _values(arrays, chosen, names)
+        kind, values, column_classes = _values(arrays, matched, columns, names)
         _check_shape(values, 2, values)
         stored = stored if column_classes is None else column_classes
         names = stored if names is None else names
@@ -278,9 +277,9 @@ def open_outputs(
             path=path,
             kind=kind,
             values=values,
-            features=_array(arrays, "features", chosen),
+            features=_array(arrays, "features", matched),
             labels=labels,
-            trust=_array(arrays, "trust", {}),
+            trust=_array(arrays, "trust", matched),
             groups=group_columns,
             ids=copied,
             classes=names,
@@ -291,7 +290,8 @@ def open_outputs(
 # --- Which array is what -----------------------------------------------------------------------
 
 _Arrays = Mapping[str, "Column"]
-_Chosen = Mapping[str, Mapping[str, str]]
+# Names of arrays by what they hold, each with what the * of its pattern stands for.
+_Matched = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
@@ -305,77 +305,69 @@ def _naming(path: StrPath) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _chosen(
-    columns: Mapping[str, str], arrays: _Arrays, if_present: bool
-) -> dict[str, dict[str, str]]:
-    """Columns by what they hold, each with what ``*`` stands for."""
-    if not isinstance(columns, Mapping):
-        raise InputError(f"columns must map kinds to names of columns; got {columns!r:.60}.")
-    chosen = {}
-    for kind, text in columns.items():
-        with suppress(InputError) if if_present else nullcontext():
-            chosen[kind] = match_columns(list(arrays), split_names([text]), kind)
-    return chosen
+def _match(
+    arrays: _Arrays, columns: Mapping[str, str] = _USUAL_COLUMNS, if_present: bool = False
+) -> _Matched:
+    """Arrays by what they hold: as `columns` says, and else by their usual names."""
+    if not isinstance(columns, Mapping) or not set(columns) <= set(_USUAL):
+        raise InputError(
+            f"columns must map some of {', '.join(_USUAL)} to names of columns; got "
+            f"{columns!r:.60}."
+        )
+    names, matched = list(arrays), {}
+    for kind, usual in _USUAL.items():
+        if kind in columns:
+            with suppress(InputError) if if_present else nullcontext():
+                matched[kind] = match_columns(names, split_names([columns[kind]]), kind)
+        for pattern in usual:
+            if kind not in matched:
+                with suppress(InputError):
+                    matched[kind] = match_columns(names, [pattern], kind)
+    return matched
+
+
+def _array(arrays: _Arrays, kind: str, matched: _Matched) -> "Column | None":
+    """The array of a kind, or the matrix of its columns, if there is one."""
+    if kind not in matched:
+        return None
+    if _is_array(kind, matched):
+        return arrays[next(iter(matched[kind]))]
+    return stacked(kind, [arrays[name] for name in matched[kind]])
+
+
+def _is_array(kind: str, matched: _Matched) -> bool:
+    """Whether this is one array, and not columns to put side by side."""
+    parts = matched[kind]
+    return len(parts) == 1 and (kind == "label" or next(iter(parts)) in _USUAL[kind])
 
 
 def _values(
-    arrays: _Arrays, chosen: _Chosen, classes: Array | None
+    arrays: _Arrays, matched: _Matched, columns: Mapping[str, str], classes: Array | None
 ) -> "tuple[Literal['logits', 'probabilities'], Column, Array | None]":
-    """Whether there are logits or probabilities, their matrix, and class names of its columns."""
-    for kind in sorted(_KINDS, key=lambda kind: kind not in chosen):
-        parts = _matched(arrays, kind, chosen)
-        if _is_array(parts, kind):
-            return kind, arrays[next(iter(parts))], None
-        if parts or kind in chosen:
-            return kind, *_class_columns(arrays, kind, parts, classes)
-    raise InputError(
-        f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
-        "Rename yours, or calibrate with the names of their columns "
-        "(--probability-columns 'p_*')."
-    )
+    """Whether there are logits or probabilities, their matrix, and class names of its columns.
 
-
-def _class_columns(
-    arrays: _Arrays, kind: str, parts: Mapping[str, str], classes: Array | None
-) -> "tuple[Column, Array | None]":
-    """The matrix of columns that are named by classes, in the order of `classes` if there are.
-
-    Columns that are listed one by one are in the order of the classes, whatever they are called.
+    Columns that are named by `classes` are put into their order. Columns that are listed one by one
+    are in the order of the classes, whatever they are called.
     """
+    kind = next((k for k in sorted(_KINDS, key=lambda k: k not in columns) if k in matched), None)
+    if kind is None:
+        raise InputError(
+            f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
+            "Rename yours, or calibrate with the names of their columns "
+            "(--probability-columns 'p_*')."
+        )
+    parts = matched[kind]
+    if _is_array(kind, matched):
+        return kind, arrays[next(iter(parts))], None
     matrix = stacked(kind, [arrays[name] for name in parts])
     if classes is not None:
         by_class = {part: name for name, part in parts.items()}
         wanted = [str(name) for name in classes.tolist()]
         if sorted(by_class) == sorted(wanted):
-            return stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
+            return kind, stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
         if list(parts) == list(parts.values()):
-            return matrix, None
-    return matrix, class_names([*parts.values()])
-
-
-def _matched(arrays: _Arrays, kind: str, chosen: _Chosen) -> Mapping[str, str]:
-    """Columns of a kind as they were chosen, or else as usual, each with what ``*`` stands for."""
-    if kind in chosen:
-        return chosen[kind]
-    for pattern in _USUAL[kind]:
-        with suppress(InputError):
-            return match_columns(list(arrays), [pattern], kind)
-    return {}
-
-
-def _is_array(parts: Mapping[str, str], kind: str) -> bool:
-    """Whether this is one array under a usual name, and not columns to put side by side."""
-    return len(parts) == 1 and next(iter(parts)) in _USUAL[kind]
-
-
-def _array(arrays: _Arrays, kind: str, chosen: _Chosen) -> "Column | None":
-    """The array of a kind, or the matrix of its columns, if there is one."""
-    parts = _matched(arrays, kind, chosen)
-    if not parts:
-        return None
-    if kind == "label" or _is_array(parts, kind):
-        return arrays[next(iter(parts))]
-    return stacked(kind, [arrays[name] for name in parts])
+            return kind, matrix, None
+    return kind, matrix, class_names([*parts.values()])
 
 
 def _required(arrays: _Arrays, name: str, what: str) -> "Column":
@@ -392,8 +384,7 @@ def split_names(items: Any) -> list[str]:
     >>> split_names(["sex,age", "site"])
     ['sex', 'age', 'site']
     """
-    is_list = isinstance(items, Iterable) and not isinstance(items, str)
-    texts = list(items) if is_list else [items]
+    texts = as_names(items, "names of columns")
     if not all(isinstance(text, str) for text in texts):
         raise InputError(f"names of columns must be texts; got {texts!r:.60}.")
     parts = [part.strip() for text in texts for part in text.split(",")]
@@ -440,9 +431,9 @@ def _read_labels(
     return np.asarray(classes[labels.astype(np.int64)])
 
 
-def _read_class_names(arrays: _Arrays) -> Array | None:
+def _read_class_names(arrays: _Arrays, matched: _Matched) -> Array | None:
     """The array of class names, if there is one."""
-    column = _array(arrays, "classes", {})
+    column = _array(arrays, "classes", matched)
     if column is None:
         return None
     if len(column.shape) != 1:
@@ -454,7 +445,7 @@ def _read_class_names(arrays: _Arrays) -> Array | None:
 def read_classes(path: StrPath) -> Array:
     """Class names from a text file with one on each line."""
     try:
-        lines = plain_file(path).read_text(encoding="utf-8").splitlines()
+        lines = plain_file(path).read_text(encoding="utf-8").rstrip("\n").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
     return np.array(lines, dtype=str)
@@ -467,8 +458,8 @@ def read_late_labels(
     with _naming(path):
         arrays = open_columns(path)
         ids = _required(arrays, "id", "array")
-        labels = _array(arrays, "label", _chosen(columns, arrays, if_present=True))
-        labels = labels or _required(arrays, "labels", "array")
+        matched = _match(arrays, columns, if_present=True)
+        labels = _array(arrays, "label", matched) or _required(arrays, "labels", "array")
         for column in (ids, labels):
             _check_shape(column, 1, ids)
         return ids.read_names(), _read_labels(labels, classes)
@@ -482,23 +473,21 @@ def read_training(
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`, which has all classes that there are.
     """
-    classes = None if classes is None else to_numpy(classes, "classes")
-    if classes is not None and classes.ndim != 1:
-        raise InputError(f"classes must be a list of names; got shape {classes.shape}.")
+    classes = None if classes is None else check_classes(classes, None, np.size(classes))
     with _naming(path):
         arrays = open_columns(path)
-        chosen = _chosen(columns, arrays, if_present=True)
-        features = _array(arrays, "features", chosen)
+        matched = _match(arrays, columns, if_present=True)
+        features = _array(arrays, "features", matched)
         if features is None:
             raise InputError(
                 "there is no array 'features', which the trust score needs of the training "
                 f"samples; there are {listed(sorted(arrays))}."
             )
-        column = _array(arrays, "label", chosen) or _required(arrays, "labels", "array")
+        column = _array(arrays, "label", matched) or _required(arrays, "labels", "array")
         _check_shape(features, 2, features)
         _check_shape(column, 1, features)
         _check_memory(path, 16 * math.prod(features.shape))
-        stored = _read_class_names(arrays)
+        stored = _read_class_names(arrays, matched)
         labels = _read_labels(column, classes if stored is None else stored)
         if classes is not None:
             encode_labels(labels, classes)
@@ -519,9 +508,8 @@ def check_output(
             f"{target}: the result is written as {', '.join(suffixes)}; got "
             f"{target.suffix or 'no extension'!r}. Give it a name with that ending."
         )
-    present = [Path(source) for source in inputs if source is not None and Path(source).exists()]
-    for source in present if target.exists() else ():
-        if target.samefile(source):
+    for source in [Path(item) for item in inputs if item is not None]:
+        if target.exists() and source.exists() and target.samefile(source):
             raise InputError(
                 f"{target}: it is the input {source} itself, which would be lost; give the "
                 "result another name."
@@ -561,12 +549,9 @@ def predict_file(
     """
     inputs = [storage.check_path(model, "model"), storage.check_path(outputs, "outputs")]
     target = check_output(result, _SUFFIXES, inputs)
-    if progress is not None:
-        check_arguments(bool, progress=progress)
     alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
-    _check_copied(source)
     sizes: Counter[int] = Counter()
     status: Counter[str] = Counter()
 
@@ -585,7 +570,9 @@ def predict_file(
                 yield block
                 advance(stop - start)
 
-    _write_sets(target, blocks(), predictor.classes_)
+    write = _writer(target, predictor.classes_)
+    with storage.atomic_path(target) as temporary:
+        write(temporary, blocks())
     return {
         "n": len(source),
         "n_classes": source.n_classes,
@@ -630,6 +617,7 @@ def predict_table(
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
     """
     pa = needed("pyarrow", "predict_table")
+    _check_table(table)
     if not isinstance(predictor, Predictor):
         raise InputError(f"predictor must be calibrated; got {type(predictor).__name__}.")
     alpha, classes = check_alpha(alpha), predictor.classes_
@@ -640,12 +628,8 @@ def predict_table(
         "status": pa.string(),
         "alpha": pa.float64(),
     }
-    if getattr(table, "num_rows", None) != 0:
-        groups = predictor.needed_groups
-        source = open_outputs(table, groups=groups, ids=ids, classes=classes)
-        source = replace(source, labels=None)
-        _check_fits_predictor(source, predictor, "the predictor")
-        _check_copied(source)
+    if table.num_rows:
+        source = replace(open_for_model(table, predictor, ids=ids), labels=None)
         if predictor.draws_at_random and source.row is None:
             raise InputError(
                 f"table needs a column {_ROW!r} with the number of each sample: this predictor "
@@ -674,23 +658,15 @@ def _set_columns(sets: PredictionSets) -> dict[str, list[Any]]:
     }
 
 
-def _check_copied(source: OutputsFile) -> None:
-    for name in source.ids:
-        if name in (_ROW, "set", "size", "threshold", "status", "alpha"):
-            raise InputError(
-                f"column {name!r} cannot be copied: the result has one of that name. Rename it."
-            )
-
-
 def open_for_model(
-    outputs: StrPath,
+    outputs: Any,
     predictor: Predictor,
-    model: StrPath,
+    model: StrPath | None = None,
     *,
     groups: Sequence[str] = (),
     ids: Sequence[str] = (),
 ) -> OutputsFile:
-    """Open outputs that must fit a predictor, whose file is `model`.
+    """Open outputs that must have what a predictor needs, whose file is `model`.
 
     Columns of a table are those of its calibration, where the table has them.
     """
@@ -699,10 +675,18 @@ def open_for_model(
         groups=[*groups, *predictor.needed_groups],
         ids=ids,
         classes=predictor.classes_,
-        columns=remembered_columns(model),
+        columns=_USUAL_COLUMNS if model is None else remembered_columns(model),
         if_present=True,
     )
-    _check_fits_predictor(source, predictor, str(model))
+    name = "the predictor" if model is None else model
+    if reason := predictor.batch_dependence:
+        raise InputError(f"{name}: {reason}.")
+    needs_trust = predictor.trust is not None and predictor.uses_features
+    if needs_trust and source.trust is None and source.features is None:
+        raise InputError(
+            f"{source.path}: there is no array 'features', which {name} needs for its trust "
+            "score. Save the embeddings of the samples with their logits."
+        )
     return source
 
 
@@ -713,32 +697,18 @@ def remembered_columns(model: StrPath) -> dict[str, str]:
     return {str(kind): str(text) for kind, text in (columns or {}).items()}
 
 
-def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) -> None:
-    """Refuse outputs that lack what a predictor needs."""
-    if reason := predictor.batch_dependence:
-        raise InputError(f"{name}: {reason}.")
-    needs_trust = predictor.trust is not None and predictor.uses_features
-    if needs_trust and source.trust is None and source.features is None:
-        raise InputError(
-            f"{source.path}: there is no array 'features', which {name} needs for its trust "
-            "score. Save the embeddings of the samples with their logits."
-        )
-
-
-def _write_sets(target: Path, blocks: Iterable[Mapping[str, Any]], classes: Array) -> None:
-    """Write blocks of columns by name, end to end; the extension says how."""
-    is_csv = target.suffix.lower() == ".csv"
+def _writer(target: Path, classes: Array) -> Callable[[Path, Iterable[Mapping[str, Any]]], None]:
+    """What writes blocks of columns by name, end to end; the extension says how."""
+    if target.suffix.lower() == ".parquet":
+        needed("pyarrow", f"{target}: a Parquet file")
+        return _write_parquet
     barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
-    if is_csv and barred is not None:
+    if barred is not None:
         raise InputError(
             f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
             "a set in a CSV file. Write .parquet."
         )
-    if not is_csv:
-        needed("pyarrow", f"{target}: a Parquet file")
-    write = _write_csv if is_csv else _write_parquet
-    with storage.atomic_path(target) as temporary:
-        write(temporary, blocks)
+    return _write_csv
 
 
 def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
@@ -789,13 +759,11 @@ def _no_formula(text: str) -> str:
 def plain_file(path: StrPath) -> Path:
     """The path of a regular file; reading a pipe or a device might never end."""
     target = storage.check_path(path)
-    try:
-        mode = target.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{target}: there is no such file.") from None
-    if stat.S_ISDIR(mode):
+    if not target.exists():
+        raise InputError(f"{target}: there is no such file.")
+    if target.is_dir():
         raise InputError(f"{target}: this is a folder; give the name of a file.")
-    if not stat.S_ISREG(mode):
+    if not target.is_file():
         raise InputError(f"{target}: this is a pipe or a device; save its content to a file first.")
     return target
 
@@ -805,18 +773,24 @@ def _check_memory(path: StrPath, need: int) -> None:
     try:
         match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:  # not Linux: nothing is known, and Python says so when it happens
-        match = None
-    free = int(match[1]) << 10 if match else None
-    if free is not None and need > free:
+        return
+    free = int(match[1]) << 10 if match else need
+    if need > free:
         raise InputError(
             f"{path}: its arrays need {need / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
             "GiB are free. Use fewer samples, float16 arrays or a larger machine."
         )
 
 
+def _check_table(table: Any) -> None:
+    if flavour_of(table) != "pyarrow":
+        raise InputError(f"table must be a pyarrow.Table; got {type(table).__name__}.")
+
+
 def open_columns(path: Any) -> "dict[str, Column]":
     """Arrays of a file, folder or table by name; the extension says how to read a file."""
     if flavour_of(path) is not None:
+        _check_table(path)
         return {name: Column("table", name, values) for name, values in _read_arrow(path).items()}
     target = storage.check_path(path)
     if target.is_dir():
@@ -890,12 +864,11 @@ class Column:
                 # Python reads 1_000 as a number.
                 numbers[row] = float("" if text is None or "_" in text else text)
             except ValueError:
-                hint = "Write numbers with a decimal point." if "," in (text or "") else ""
-                raise self.error(
-                    f"must hold numbers; row {start + row} "
-                    f"{f'holds {text!r}' if text else 'is empty'}. "
-                    f"{hint or 'Fill or drop such rows first.'}"
-                ) from None
+                value = f"holds {text!r}" if text else "is empty"
+                hint = "Fill or drop such rows first."
+                if text is not None and "," in text:
+                    hint = "Write numbers with a decimal point."
+                raise self.error(f"must hold numbers; row {start + row} {value}. {hint}") from None
         return numbers
 
     def error(self, what: str) -> InputError:
@@ -939,10 +912,10 @@ def _readable(what: object, *errors: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def _read_header(stream: IO[bytes], size: int, what: str) -> tuple[tuple[int, ...], bool, Any]:
-    """Shape, order and dtype of an array of `size` bytes with its header.
+def _check_header(stream: IO[bytes], size: int, what: str) -> None:
+    """Refuse an array of `size` bytes, with its header, that holds anything else than it claims.
 
-    Python objects, which would need pickle, are refused, and so are claims of more than there is.
+    Python objects, which would need pickle, are refused too.
     """
     try:
         version = np.lib.format.read_magic(stream)
@@ -950,7 +923,7 @@ def _read_header(stream: IO[bytes], size: int, what: str) -> tuple[tuple[int, ..
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, fortran, dtype = read(stream)
+        shape, _, dtype = read(stream)
     except Exception as error:  # NumPy passes on whatever Python's own parser raises
         raise InputError(
             f"{what} is no NumPy array, or a damaged one ({error}). Save it again."
@@ -966,27 +939,24 @@ def _read_header(stream: IO[bytes], size: int, what: str) -> tuple[tuple[int, ..
             f"{what} claims shape {shape} of {dtype}, {claimed:,} bytes, but the file holds "
             f"{present:,}. It is truncated or damaged; save it again."
         )
-    return shape, fortran, dtype
 
 
 def _map_npy(path: Path) -> Array:
     """An `.npy` file, memory-mapped."""
     with plain_file(path).open("rb") as stream:
-        what = f"{path}: array {path.stem!r}"
-        shape, fortran, dtype = _read_header(stream, path.stat().st_size, what)
-        offset = stream.tell()
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape, order="F" if fortran else "C")
+        _check_header(stream, path.stat().st_size, f"{path}: array {path.stem!r}")
+    return np.lib.format.open_memmap(path, mode="r")
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    """Arrays of an `.npz` file, read whole after a look at their announced sizes."""
+    """Arrays of an `.npz` file, each read whole after a look at its announced size."""
     arrays = {}
     with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
-        items = [item for item in archive.infolist() if item.filename.endswith(".npy")]
-        for item in items:
-            what = f"{path}: array {item.filename.removesuffix('.npy')!r}"
+        for item in archive.infolist():
+            name, extension = os.path.splitext(item.filename)
+            if extension != ".npy":
+                continue
+            what = f"{path}: array {name!r}"
             # Other packings than those of NumPy unpack all they hold at once.
             is_usual = item.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
             if not is_usual or item.flag_bits & _ENCRYPTED:
@@ -1001,12 +971,10 @@ def _read_npz(path: Path) -> dict[str, Array]:
                     f"{packed / 2**20:.1f} MiB, over {_LARGEST_RATIO} times as much, as a zip bomb "
                     "does. If it is genuine, save it with numpy.savez."
                 )
-        _check_memory(path, sum(item.file_size for item in items))
-        for item in items:
-            name = item.filename.removesuffix(".npy")
+            _check_memory(path, item.file_size)
             with archive.open(item) as stream:
-                _read_header(stream, item.file_size, f"{path}: array {name!r}")
-            with archive.open(item) as stream:
+                _check_header(stream, item.file_size, what)
+                stream.seek(0)
                 # All of it is read, so zipfile compares the checksum.
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays
@@ -1141,10 +1109,6 @@ class _ArrowTable:
         # Pages are read through a buffer instead of a whole row group at once.
         return pq.ParquetFile(self._source, buffer_size=1 << 20, pre_buffer=False)
 
-    def _decoded(self, names: Sequence[str]) -> Iterator[Any]:
-        with self._open() as file:
-            yield from file.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False)
-
     def read(self, names: Sequence[str], start: int, stop: int) -> Any:
         """Columns of the rows `start` up to `stop` as a table."""
         import pyarrow as pa
@@ -1152,10 +1116,11 @@ class _ArrowTable:
         if not isinstance(self._source, Path):
             return self._source.select(list(names)).slice(start, stop - start)
         key, pieces = tuple(names), []
-        position, batches = self._streams.pop(key, (0, None))
-        if batches is None or position > start:
-            position, batches = 0, self._decoded(names)
+        position, batches = self._streams.pop(key, (self.n_rows + 1, iter(())))
         with self.readable():
+            if position > start:
+                options = {"columns": list(names), "use_threads": False}
+                position, batches = 0, self._open().iter_batches(_BATCH_ROWS, **options)
             while position < stop:
                 batch: Any = next(batches, None)
                 if batch is None:
@@ -1187,9 +1152,7 @@ class _ArrowColumn:
             if len(self.shape) == 2:
                 return _side_by_side(list(map(self._numbers, columns, self._names)))
             if _is_text(kind):
-                texts: Array = np.empty(len(columns[0]), dtype=object)
-                texts[:] = columns[0].to_pylist()
-                return texts
+                return np.array(columns[0].to_pylist(), dtype=object)
             return self._numbers(columns[0], self._names[0])
 
     def _matrix(self, values: Any, start: int) -> Array:
@@ -1221,8 +1184,7 @@ class _ArrowColumn:
                     f"{self.table.described}: column {name!r} must hold numbers; it holds "
                     f"{values.type}. Convert it."
                 ) from None
-        chunked = isinstance(values, pa.ChunkedArray)
-        return np.asarray(values.to_numpy() if chunked else values.to_numpy(zero_copy_only=False))
+        return np.asarray(values.to_numpy())
 
 
 def _is_list(kind: Any) -> bool:

@@ -274,10 +274,11 @@ class Plan(PlainData):
                 f"You have {row.present:,}, with which every set must be full: at least "
                 f"{smallest:,} samples are needed at alpha={self.alpha:g}."
             )
+        likely = "above 99.99%" if row.probability > 0.9999 else _percent(row.probability)
         return (
             f"You have {row.present:,}: coverage will be between {_percent(row.lower)} and "
             f"{_percent(row.upper)} with probability {_percent(self.probability)}, and within the "
-            f"tolerance with probability {_percent(row.probability)}."
+            f"tolerance with probability {likely}."
         )
 
     def _parts(self) -> str:

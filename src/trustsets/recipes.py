@@ -77,7 +77,7 @@ ALIASES = {"lac": "softmax", "bins": "mondrian"}
 """Other names of scores and methods."""
 
 _OF_BASIS = ("degree", "penalty", "transform", "components")
-_OF_SCORE = ("scale", "own_mass", "lam", "k_reg", "floor")
+_OF_SCORE = {field.name for kind in SCORES.values() for field in fields(kind)}
 _WITH_TRUST = ("conditional", "mondrian", "paper", "naive")
 # The grid of "mondrian" grows with the calibration data: this many samples for each cell.
 _SAMPLES_PER_CELL = 50
@@ -217,7 +217,7 @@ def make_predictor(
     Groups(columns=('site',), penalty=0.0)
     """
     name = method_name(method)
-    kind = METHODS[name]
+    kind: Any = METHODS[name]
     chosen = {key: value for key, value in parameters.items() if value is not None}
     of_basis = {key: chosen.pop(key) for key in _OF_BASIS if key in chosen}
     of_score = {key: chosen.pop(key) for key in _OF_SCORE if key in chosen}
@@ -256,13 +256,11 @@ def make_predictor(
                 n=n,
                 **of_basis,
             )
-        return ConditionalConformal.paper(**chosen) if name == "paper" else kind(**chosen)
-    if name == "naive":
-        return MondrianConformal.paper(**chosen)
-    if kind is MondrianConformal and "by" not in chosen:
+    elif kind is MondrianConformal and name != "naive" and "by" not in chosen:
         by: dict[str, Any] = {"groups": Groups(*groups), "class": "class"}
         chosen["by"] = by[name] if name in by else make_bins(statistics or usual, n)
-    return kind(**chosen)
+    predictor: Predictor = (kind.paper if name in ("paper", "naive") else kind)(**chosen)
+    return predictor
 
 
 def _statistics(names: Sequence[str], transform: Any) -> tuple[Statistic, ...]:

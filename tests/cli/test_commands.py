@@ -107,6 +107,30 @@ def test_groups_are_never_dropped_without_a_word(run, folder):
     assert run(*words, "--method", "standard", "--quiet").err == ""
 
 
+def test_training_samples_are_never_ignored_without_a_word(run, folder):
+    """`--train` and `neighbour` of a method without trust had no effect, silently."""
+    words = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--train", "train.npz"]
+    assert "--train is not used" not in run(*words).err
+    assert "--train is not used" in run(*words, "--method", "standard").err
+    done = run(*words, "--method", "standard", "--set", "neighbour=2")
+    assert done.code == 2 and "has no parameter 'neighbour'" in done.err
+
+
+def test_a_blank_line_at_the_end_is_no_class(run, folder):
+    arrays = {name: np.load("calibration.npz")[name] for name in ("logits", "labels")}
+    np.savez("bare.npz", **arrays)
+    (folder / "names.txt").write_bytes("\r\n".join([*CLASSES, "", ""]).encode())
+    words = ["calibrate", "bare.npz", "-o", "m.trustsets", "--method", "standard"]
+    assert run(*words, "--classes", "names.txt").code == 0
+    assert trustsets.load("m.trustsets").classes_.tolist() == CLASSES.tolist()
+
+
+def test_spaces_around_a_name_do_not_hide_an_option(run, folder):
+    """`--set "score =raps"` ended in a traceback."""
+    done = run("calibrate", "calibration.npz", "-o", "m.trustsets", "--set", "score =raps")
+    assert done.code == 2 and "an option of its own" in done.err
+
+
 def test_predict_is_the_library(run, folder):
     done = run("predict", "conditional.trustsets", "new.npz", "--alpha", "0.2", "-o", "s.parquet")
     assert done.code == 0 and done.out == ""
@@ -204,6 +228,9 @@ def test_evaluate_is_the_library(run, folder):
     assert sum(row.startswith("Coverage") for row in rows) == 2
     value = results["standard"]["coverage"]["value"]
     assert rows[0].split()[:3] == ["Coverage", "standard", f"{value:.3f}"]
+    done = run("evaluate", *words)
+    assert "1,200 samples, 5 classes, alpha = 0.1." in done.err and "points" in done.err
+    assert run("evaluate", *words, "--quiet").err == ""
 
 
 def test_report_and_audit_are_pages(run, folder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest
 
-import trustsets.cli.app
+import trustsets.cli
 import trustsets.demo
 from trustsets import ConditionalConformal, StandardConformal, TrustScore
 from trustsets.cli import main
@@ -190,7 +190,7 @@ class TestCommand:
     @pytest.mark.parametrize("terminal", [True, False])
     def test_rows_of_tables_are_single_lines(self, terminal, demo, result, monkeypatch):
         """The second table wrapped at 80 columns."""
-        monkeypatch.setattr(trustsets.cli.app, "_is_terminal", lambda stream: terminal)
+        monkeypatch.setattr(trustsets.cli, "_is_terminal", lambda stream: terminal)
         _, out, _ = demo()
         lines = [" ".join(line.split()) for line in out.splitlines()]
         tables = [part for part in result.story if isinstance(part, tuple)]

@@ -7,7 +7,7 @@ import blocks
 import pytest
 import typer
 
-from trustsets.cli.app import app
+from trustsets.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

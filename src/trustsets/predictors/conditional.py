@@ -492,9 +492,10 @@ class ConditionalConformal(Predictor):
     def _guarantee(self) -> str:
         fitted = self._functions
         exact = "equals" if self.randomized and self.allow_empty else "is at least"
+        count = fitted.phi.shape[1]
         text = (
             f"for every non-negative {fitted.basis.description}, the coverage of the sets "
-            f"weighted by it {exact} 1 - alpha ({fitted.phi.shape[1]} basis functions)."
+            f"weighted by it {exact} 1 - alpha ({count} basis function{'s' * (count > 1)})."
         )
         if fitted.penalty.size:
             largest = np.abs(fitted.penalty).max() / (len(fitted.phi) + 1)

@@ -1,10 +1,10 @@
-"""The commands, and the boundary where errors become one line.
+"""The command line ``trustsets``, and what other packages need to add commands to it.
 
 A command parses, calls the library, and prints. What it needs is imported when it runs, so that
-``--help`` is quick.
+``--help`` is quick. `main` is the boundary where errors become one line.
 """
 
-import errno
+import _thread
 import functools
 import inspect
 import json
@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import textwrap
+import threading
 import time
 import unicodedata
 import warnings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from trustsets.predictors import Predictor
     from trustsets.sets import PredictionSets
 
-__all__ = ["app", "argument", "expanded", "option", "run"]
+__all__ = ["app", "argument", "console", "expanded", "main", "option"]
 
 BAD_INPUT = 2
 """Exit code for input that breaks a rule, as for a command that does not parse."""
@@ -45,6 +46,8 @@ NOT_VALID = 1
 """Exit code for a certificate that proves nothing."""
 ALARM = 3
 """Exit code when a monitor has an alarm."""
+INTERRUPTED = 130
+"""What a shell reports of a program that Ctrl-C has ended."""
 # Groups and classes that a table shows: those that matter most.
 _MOST_ROWS = 12
 # Permuted outcomes behind the noise floor of the excess risk.
@@ -63,7 +66,6 @@ _ANY_WIDTH = 1000
 _HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
 # What turns the direction of the text around it.
 _TURNING = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
-_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def visible(text: str) -> str:
@@ -159,22 +161,12 @@ class Console:
     ) -> None:
         """Print a table; the first `n_names` columns are on the left, numbers on the right.
 
-        The title is shown on a terminal only.
+        The title goes to stderr, below the table, which begins with its header in a file.
         """
-        from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        plain = not _is_terminal(sys.stdout)
-        table = Table(
-            title=None if plain else title,
-            box=None if plain else box.SIMPLE_HEAD,
-            title_justify="left",
-            header_style="bold",
-            padding=(0, 2, 0, 0) if plain else (0, 1),
-            pad_edge=plain,
-            collapse_padding=not plain,
-        )
+        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
         for number, name in enumerate(header):
             table.add_column(name, justify="left" if number < n_names else "right", overflow="fold")
         for row in rows:
@@ -184,6 +176,8 @@ class Console:
             rich.print(table)
         for line in captured.get().splitlines():
             _print(line.rstrip())
+        if title is not None:
+            self.say(title)
 
     def progress(self, title: str, total: int | None) -> AbstractContextManager[Advance]:
         """A bar on a terminal, unless --quiet; gives a function to call with the steps done."""
@@ -195,10 +189,9 @@ console = Console()
 
 def _width(stream: Any) -> int | None:
     """Characters in a line: as COLUMNS says, those of a terminal, or None for any number."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return max(20, int(columns))
-    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
+    if os.environ.get("COLUMNS") or _is_terminal(stream):
+        return max(20, shutil.get_terminal_size().columns)
+    return None
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -250,8 +243,7 @@ def _error_text(error: Exception, command: str) -> str | None:
     if isinstance(error, OSError):
         path = error.filename
         where = f"{os.fspath(path)}: " if isinstance(path, str | os.PathLike) else ""
-        full = " The disk is full; an earlier output is as it was. Free some space."
-        return f"{where}{error.strerror or error}.{full if error.errno in _FULL_DISK else ''}"
+        return f"{where}{error.strerror or error}."
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("trustsets"):
@@ -287,7 +279,7 @@ _METHOD = (
     "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
     "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
 )
-_SCORE = "aps (default), raps, saps, topk, softmax (or lac) or margin."
+_SCORE = "aps, raps, saps, topk, softmax (or lac) or margin. Default: the method chooses."
 _BASIS = (
     "Function class of 'conditional': a list of polynomial, bins, groups, components and "
     "intercept, which are added up. Default: chosen on the tuning samples."
@@ -394,18 +386,39 @@ app = typer.Typer(
 )
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         with _plain_warnings():
             app(args=words, prog_name="trustsets")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except Exception as error:
         text = _error_text(error, command=words[0])
         if console.debug or text is None:
             raise
         _print_to_stderr("Error", "bold red", text)
         sys.exit(BAD_INPUT)
+    finally:
+        sys.unraisablehook = hook
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Python prints and forgets a Ctrl-C that meets a callback: send it again, moments later."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    is_sent = False
+    while not is_sent:
+        again = threading.Timer(0.05, _thread.interrupt_main)
+        again.daemon = True
+        try:
+            again.start()
+            is_sent = True
+        except KeyboardInterrupt:
+            pass  # it came before this function has ended, and would be forgotten as well
 
 
 def _show_version(wanted: bool) -> None:
@@ -577,8 +590,7 @@ def audit(
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
         regions = find_regions(sets, left_out)
         risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
-        evaluation = audit_predictor(predictor, alpha, sets=sets)
-        evaluation = replace(evaluation, more=risk.metrics)
+        evaluation = replace(audit_predictor(predictor, alpha, sets=sets), more=risk.metrics)
         write_report(
             output,
             {options.method: evaluation},
@@ -593,8 +605,7 @@ def audit(
             },
         )
     if console.json:
-        result = {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
-        console.print_json(result)
+        console.print_json({"evaluation": evaluation.to_dict(), "regions": regions.to_dict()})
         return
     console.print_text(regions.summary())
     console.say(f"No test set was used. The audit is in {output}; open it in a browser.")
@@ -609,13 +620,12 @@ def _calibrated(
     from trustsets.trust import TrustScore
 
     names = None if options.classes is None else read_classes(options.classes)
-    groups, columns = options.group or (), options.columns
+    groups, columns = split_names(options.group or ()), options.columns
     source = open_outputs(outputs, groups=groups, classes=names, columns=columns)
     samples = source.read_labelled(purpose)
-    groups = split_names(groups)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
-    trust, neighbour = None, parameters.pop("neighbour", 1)
+    trust = None
     could_use_trust = uses_trust(options.method, basis, statistics)
     lacks_trust = could_use_trust and samples.trust is None and options.train is None
     wants_trust = samples.trust is None and (could_use_trust or always_trust)
@@ -635,7 +645,9 @@ def _calibrated(
                 TrustSetsWarning,
                 stacklevel=2,
             )
-        trust = TrustScore(neighbour=neighbour).fit(features, labels)
+        trust = TrustScore(neighbour=parameters.pop("neighbour", 1)).fit(features, labels)
+    elif options.train is not None:
+        console.say("--train is not used: the outputs have trust, or the method does without it.")
     method = method_name(options.method)
     if lacks_trust and ("trust" in statistics or method in ("paper", "naive")):
         raise InputError(
@@ -665,6 +677,7 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for item in items:
         name, equals, text = item.partition("=")
+        name = name.strip().replace("-", "_")
         if not equals or not name:
             raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
         if name in _WITH_OPTIONS:
@@ -673,7 +686,7 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = text
-        parameters[name.strip().replace("-", "_")] = value
+        parameters[name] = value
     return parameters
 
 
@@ -755,8 +768,7 @@ def evaluate(options: ComparisonOptions) -> None:
 
     # Every metric of one method, or the main ones of several.
     first = next(iter(evaluations.values()))
-    is_single = len(evaluations) == 1
-    table = compare(evaluations, columns=list(first.metrics) if is_single else None)
+    table = compare(evaluations, columns=list(first.metrics) if len(evaluations) == 1 else None)
     rows = []
     for number, column in enumerate(table.columns):
         for (name,), entries in zip(table.keys, table.entries, strict=True):
@@ -766,7 +778,8 @@ def evaluate(options: ComparisonOptions) -> None:
     console.print_table(
         ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"],
         rows,
-        title=f"{first.n:,} samples, {first.n_classes:,} classes, alpha = {first.alpha:g}",
+        title=f"{first.n:,} samples, {first.n_classes:,} classes, alpha = {first.alpha:g}. Gaps, "
+        "shortfalls and excesses are in percentage points.",
         n_names=2,
     )
 
@@ -831,13 +844,13 @@ def _evaluated(
     if output is not None:
         check_output(output, (".html",), [options.outputs, *paths.values()])
     predictors = {name: load(path) for name, path in paths.items()}
-    groups = list(options.group or ())
-    for predictor in predictors.values():
-        groups += predictor.needed_groups
+    needed = [group for item in predictors.values() for group in item.needed_groups]
     # The class names and columns of the first model are those that are used, and the class
     # frequencies of its calibration samples.
     first = predictors[next(iter(paths))]
-    source = open_for_model(options.outputs, first, next(iter(paths.values())), groups=groups)
+    source = open_for_model(
+        options.outputs, first, next(iter(paths.values())), groups=[*(options.group or ()), *needed]
+    )
     samples = source.read_labelled("evaluation")
     trust = next((one.trust for one in predictors.values() if one.trust is not None), None)
     if samples.features is not None:
@@ -992,17 +1005,11 @@ def monitor(
 
 def _print_parts(parts: Sequence[Any]) -> None:
     """Coverage of all samples, and of the parts where it is lowest."""
-    lowest = sorted(parts[1:], key=lambda row: row.upper)[:_MOST_ROWS]
-    rows = [
-        [
-            row.part,
-            f"{row.n:,}",
-            f"{row.coverage:.3f}",
-            f"{row.lower:.3f} to {row.upper:.3f}",
-            f"{row.size:.2f}",
-        ]
-        for row in (*parts[:1], *lowest)
-    ]
+    rows = []
+    for row in (*parts[:1], *sorted(parts[1:], key=lambda row: row.upper)[:_MOST_ROWS]):
+        interval = f"{row.lower:.3f} to {row.upper:.3f}"
+        numbers = [f"{row.n:,}", f"{row.coverage:.3f}", interval, f"{row.size:.2f}"]
+        rows.append([row.part, *numbers])
     if rows:
         console.print_text("")
         console.print_table(["Part", "Labelled", "Coverage", "Interval", "Size"], rows)
@@ -1069,8 +1076,7 @@ def warmup() -> None:
             labels = np.arange(60) % 3
             TrustScore().fit(features.astype(kind), labels).score(features.astype(kind), labels)
     seconds = round(time.perf_counter() - start, 1)
-    text = f"The numerical kernels are ready (after {seconds} s)."
-    console.conclude({"seconds": seconds}, text)
+    console.conclude({"seconds": seconds}, f"The numerical kernels are ready ({seconds} s).")
 
 
 class _PaperCommands(TyperGroup):
@@ -1095,3 +1101,9 @@ paper = typer.Typer(
     help="The paper's experiments, from images to tables.",
 )
 app.add_typer(paper)
+
+if __name__ == "__main__":
+    # As this module under its name, whose console the commands of other packages share.
+    import trustsets.cli
+
+    trustsets.cli.main()
