@@ -8,18 +8,16 @@ import pytest
 
 from trustsets import (
     Bins,
-    Classes,
     ConditionalConformal,
     Confidence,
     Custom,
-    Groups,
     Intercept,
     Learned,
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
 )
-from trustsets.basis import CustomGroups, Partition, Sum
+from trustsets.basis import Basis, CustomGroups, Partition
 from trustsets.errors import TrustSetsError
 
 WRONG = {
@@ -69,7 +67,17 @@ REQUIRED = {
     PrincipalComponents: {"n_components": 2},
     Learned: {"n_trees": 3},
 }
-KINDS = (Bins, Classes, Custom, CustomGroups, Groups, Learned, Polynomial, PrincipalComponents, Sum)
+
+
+def kinds(base=Basis):
+    """All function classes of the package that users make."""
+    for kind in base.__subclasses__():
+        if kind.__module__.startswith("trustsets.") and not inspect.isabstract(kind):
+            yield kind
+        yield from kinds(kind)
+
+
+KINDS = sorted({Learned, *kinds()}, key=lambda kind: kind.__name__)
 PARAMETERS = [(kind, name) for kind in KINDS for name in inspect.signature(kind).parameters]
 
 

@@ -19,6 +19,7 @@ import trustsets
 from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
 from trustsets.files import OutputsFile, open_outputs
 from trustsets.metrics import FrequencyBins
+from trustsets.metrics.catalogue import METRICS
 from trustsets.recipes import METHODS, SCORES, make_predictor
 
 
@@ -90,10 +91,13 @@ def test_calibrate_takes_the_parameters_of_python(options, expected, run, folder
         assert run("predict", "m.trustsets", "new.npz", "-o", "sets.csv").code == 0
 
 
-def test_help_names_every_method_and_score(run):
+def test_help_names_every_method_score_and_metric(run):
     text = " ".join(run("calibrate", "--help").out.replace("│", " ").split())
     for name in [*METHODS, *SCORES, "lac"]:
         assert f"{name}" in text
+    text = " ".join(run("evaluate", "--help").out.replace("│", " ").split())
+    for name in METRICS:
+        assert name in text
 
 
 def test_groups_are_never_dropped_without_a_word(run, folder):

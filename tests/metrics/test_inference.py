@@ -238,6 +238,20 @@ def test_holm_keeps_false_alarms_at_its_level():
     assert 0.02 < alarms < 0.1 + 4 * np.sqrt(0.09 / 3000)
 
 
+@pytest.mark.parametrize(
+    ("count", "covered"),
+    [([254, 146], [215, 146]), ([300, 1], [300, 1]), ([50, 1, 1], [0, 0, 0]), ([9, 40], [8, 30])],
+)
+def test_intervals_of_gaps_hold_the_estimate(count, covered):
+    """A bin that is always covered: an excess of 5.000 points had the interval 4.998 to 4.998."""
+    table = np.array(count), np.array(covered)
+    halves = gap_halves(*table, 0.1, None)
+    for n_bootstrap in (1, 20, 1000):
+        intervals = bootstrap_gaps([table], 0.1, None, 0.95, n_bootstrap)
+        for value, (lower, upper) in zip((sum(halves), *halves), intervals, strict=True):
+            assert lower <= value <= upper
+
+
 def test_bootstrap_over_seeds_shows_the_noise_within_them():
     """Seeds, and points within each: against resampling both, one at a time."""
     rng = np.random.default_rng(8)
