@@ -183,7 +183,7 @@ class OutputsFile:
         if self.labels is None:
             raise InputError(
                 f"{self.path}: there is no array 'labels', and {purpose} needs the true classes. "
-                "Add them, or calibrate with the name of their column (--label-column)."
+                "Call them so, or calibrate with the name of their column (--label-column)."
             )
         return self.read_all()
 
