@@ -176,7 +176,7 @@ def answers(model: QuantileModel, tests: np.ndarray) -> list[np.ndarray]:
     """What every query says, extreme rows and the linear program included."""
     results = [model.thresholds(rows, alpha=0.15) for rows in (tests, 30.0 * tests)]
     results += [model.thresholds(tests, weight=0.2, alpha=0.3), model.leave_one_out()]
-    alone = [model._solve_alone(row, 0.85, [])[0] for row in model._problem.whitening.apply(tests)]
+    alone = [model._solve_alone(row, 0.85)[0] for row in model._problem.whitening.apply(tests)]
     proof = prove_threshold(model, tests[0], alpha=0.15)
     path = Sensitivity(model, tests[0], proof).path(int(proof.basic_points[0]))
     return [

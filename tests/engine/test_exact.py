@@ -71,7 +71,7 @@ def test_a_breakpoint_on_the_weight_gives_the_smallest_value(n: int, weight: flo
     value = model.thresholds(case.tests, weight).values[0]
     assert value == reference(case, np.array([weight]))[0]
     assert value < model.thresholds(case.tests, weight + 1e-3).values[0]
-    alone, _ = model._solve_alone(model._problem.whitening.apply(case.tests)[0], weight, [])
+    alone, _ = model._solve_alone(model._problem.whitening.apply(case.tests)[0], weight)
     assert np.ldexp(alone, model._problem.exponent) == value
     # In groups, with ties: most breakpoints of the sum of two groups fall on the weight, too.
     phi = np.eye(3)[np.arange(n) % 3]
@@ -111,7 +111,7 @@ def test_every_way_leads_to_the_same_bits(features: str, scores: str) -> None:
     # A path that is too long is solved from scratch, with the same result.
     for row, weight, value, status in zip(rows, weights, *vars(expected).values(), strict=True):
         if status == Status.EXACT and features != "bins":
-            assert model._solve_alone(row, weight, [])[0] == value
+            assert model._solve_alone(row, weight)[0] == value
 
 
 def test_a_tour_is_shorter_than_paths_from_the_base_vertex() -> None:
@@ -189,7 +189,7 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
     assert bounded.pivots[longest] > REFRESH
     row = model._problem.whitening.apply(tests[longest : longest + 1])[0]
-    alone, _ = model._solve_alone(row, 0.9, [])
+    alone, _ = model._solve_alone(row, 0.9)
     assert bounded.values[longest] == pytest.approx(alone, rel=1e-9)
     np.testing.assert_array_equal(bounded.status, whole.status)
     np.testing.assert_array_equal(bounded.pivots, whole.pivots)

@@ -59,7 +59,7 @@ def test_rows_that_only_the_own_alphas_can_balance(monkeypatch: pytest.MonkeyPat
     for row, value in zip(problem.whitening.apply(tests), found, strict=True):
         expected = solve_linear_program(problem.rows, problem.scores, alphas, row, 0.999)
         assert np.ldexp(expected, problem.exponent) == pytest.approx(value, rel=1e-9)
-        assert model._solve_alone(row, 0.999, [])[0] == pytest.approx(expected, rel=1e-9)
+        assert model._solve_alone(row, 0.999)[0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_fit_over_samples_needs_as_few_pivots_as_with_one_alpha(

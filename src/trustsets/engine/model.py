@@ -11,7 +11,6 @@ from trustsets._arrays import to_numpy
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.extreme import (
-    Solved,
     WeightedSample,
     choose_sample,
     fit_extreme,
@@ -52,8 +51,6 @@ from trustsets.status import Status, Thresholds
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 # An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
-# Extreme rows that others may start from; more would lengthen the search for the nearest.
-MOST_SOLVED = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +93,6 @@ class QuantileModel:
         """Restore the fields, whose arrays may be read-only memory maps."""
         self.__dict__.update(state)
         self.__post_init__()
-
-    @cached_property
-    def _is_proven(self) -> bool:
-        return self.certificate.holds
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -259,7 +252,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self._is_proven:
+        if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -267,9 +260,12 @@ class QuantileModel:
         if unseen is not None:
             result.values[unseen] = np.copysign(np.inf, weights[unseen])
             result.status[unseen] = Status.UNSEEN_DIRECTION
-        left = np.flatnonzero(result.status == Status.FALLBACK)
-        if len(left):
-            self._solve_rest(left, rows, weights, result)
+
+        def run(i: int) -> None:
+            result.values[i], result.status[i] = self._solve_alone(rows[i], float(weights[i]))
+
+        # Paths that are too long or failed their check.
+        in_threads(run, np.flatnonzero(result.status == Status.FALLBACK).tolist())
         return result
 
     def _final(self, result: Thresholds) -> Thresholds:
@@ -288,7 +284,7 @@ class QuantileModel:
         """
         problem, vertex = self._problem, self._vertex
         matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
-        if not self._is_proven:
+        if not self.certificate.holds:
             return np.full(len(matrix), -np.inf)
         rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
@@ -300,24 +296,21 @@ class QuantileModel:
     def _whiten(self, phi: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Whitened rows, and which of them leave the span of the calibration rows."""
         whitening = self._problem.whitening
-        if len(phi) <= STRETCH:
-            # A single row would wait longer for the threads than for its product.
-            rows, gaps = whitening.apply_and_compare(phi)
-        else:
-            rows, gaps = np.empty((len(phi), self.rank)), np.empty(len(phi))
+        rows, gaps = np.empty((len(phi), self.rank)), np.empty(len(phi))
 
-            def run(part: slice) -> None:
-                rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
+        def run(part: slice) -> None:
+            rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
 
-            in_threads(run, _stretches(len(phi)))
+        in_threads(run, _stretches(len(phi)))
         return rows, gaps > 2.0 * whitening.seen
 
     def _follow(
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        # Each thread of a process has all rows of a tour, at one alpha.
-        results, whole, tour = blank_results(len(rows)), tour is not None, tour or make_tour(rows)
+        # A tour that serves many alphas is followed as a whole: each thread has one of the alphas.
+        parts = _stretches(len(rows)) if tour is None else [slice(None)]
+        results, tour = blank_results(len(rows)), tour or make_tour(rows)
 
         def run(part: slice) -> None:
             state = self._states.pop() if self._states else allocate(self._scan_order.scan)
@@ -325,45 +318,21 @@ class QuantileModel:
             follow_paths(rows, weights, stretch, self._scan_order, results, state)
             self._states.append(state)
 
-        if whole or len(rows) <= STRETCH:
-            run(slice(None))
-        else:
-            in_threads(run, _stretches(len(rows)))
+        in_threads(run, parts)
         return results
 
-    def _solve_rest(
-        self, left: IntArray, rows: FloatArray, weights: FloatArray, result: Thresholds
-    ) -> None:
-        """Solve points whose path was too long or failed its check one by one.
-
-        Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
-        """
-        solved: list[Solved] = []
-
-        def run(i: int) -> None:
-            weight = float(weights[i])
-            result.values[i], result.status[i] = self._solve_alone(rows[i], weight, solved)
-
-        # The longest rows take longest. Started first, they do not leave a thread waiting.
-        lengths = np.einsum("ij,ij->i", rows[left], rows[left])
-        in_threads(run, left[np.argsort(-lengths)].tolist())
-
-    def _solve_alone(
-        self, row: FloatArray, weight: float, solved: list[Solved]
-    ) -> tuple[float, Status]:
+    def _solve_alone(self, row: FloatArray, weight: float) -> tuple[float, Status]:
         """Solve one whitened row as an extreme one, or by linear program if that fails."""
         problem = self._problem
         # As on a path: just below the weight the optimum is the smallest one at the weight.
         goal = (weight - WEIGHT_TOL) * row
         try:
-            status, vertex, _ = fit_extreme(problem, self._scan_order, self._sample, goal, solved)
+            status, vertex, _ = fit_extreme(problem, self._scan_order, self._sample, goal)
         except np.linalg.LinAlgError:  # basic rows on the way became dependent
             status, vertex = CAPPED, None
         if status == UNBOUNDED:
             return float(np.copysign(np.inf, weight)), Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
-            if len(solved) < MOST_SOLVED:
-                solved.append((goal, vertex.basic_points))
             basic, inverse = vertex.basic_points, vertex.inverse
             value = vertex_threshold(problem.rows, basic, inverse, row, problem.scores)
             return value, Status.EXACT
@@ -374,7 +343,7 @@ class QuantileModel:
             return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
         if self._coarser is None:
             return np.inf, Status.UNCERTIFIED
-        value, status = self._coarser._solve_alone(row, weight, [])
+        value, status = self._coarser._solve_alone(row, weight)
         return value, Status.ROUNDED_UP if np.isfinite(value) else status
 
     @cached_property
@@ -474,6 +443,5 @@ def warm_up() -> None:
     rows = np.vstack([phi[:20], 9.0 * phi[np.argmax(x)]])
     model.thresholds(rows)
     # No path here is too long, so a finite and an infinite row are solved as if theirs were.
-    basic = model._vertex.basic_points
     for row in model._problem.whitening.apply(rows[[0, -1]]):
-        model._solve_alone(row, 0.9, [(0.9 * row, basic)])
+        model._solve_alone(row, 0.9)

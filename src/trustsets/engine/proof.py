@@ -98,7 +98,7 @@ def prove_threshold(
     else:
         goal = below * problem.whitening.apply(phi)[0]
         try:
-            outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal, [])
+            outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal)
         except np.linalg.LinAlgError as error:  # basic rows on the way became dependent
             raise _no_proof() from error
         if np.isfinite(value) and vertex is not None:
