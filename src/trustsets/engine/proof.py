@@ -294,83 +294,54 @@ class _Walk:
         self.scores: list[float] = []
         self.values: list[float] = []
         self.slope = 0.0
-        self._solve()
 
     def run(self) -> "_Walk":
         """Follow the threshold until it is constant, or moves without end."""
-        if self.moved not in self.basic and not self._reach_fit():
-            return self
         for _ in range(MOST_STEPS):
-            slot = np.flatnonzero(self.basic == self.moved)
-            if not len(slot):  # the moved point has left the fit for good
-                self.slope = 0.0
-                return self
-            direction = self.inverse[:, slot[0]]
+            inverse = np.asarray(np.linalg.inv(self.rows[self.basic]), np.float64)
+            # The fit follows the score of a basic point, and does not move with any other.
+            direction = inverse[:, self.basic == self.moved].sum(axis=1)
             terms = self.goal * direction
             self.slope = float(terms.sum())
-            if abs(self.slope) <= RATE_TOL * float(np.abs(terms).max()):
+            if abs(self.slope) <= RATE_TOL * float(np.abs(terms).max(initial=0.0)):
                 # Rounding alone: a moved score would seem to reach every value, far away.
                 self.slope = 0.0
-            entering, step = self._next_point(direction)
+            rates = self.rows @ direction
+            rates[self.moved] -= 1.0
+            entering, step = self._next_point(inverse, rates)
             if entering < 0:
                 return self
             self.target[self.moved] += self.sign * step
-            rate = float(self.rows[entering] @ direction)
-            exact = (self.plain[entering] - self._fitted(entering)) / rate
+            fitted = self.rows[entering] @ (inverse @ self.plain[self.basic])
+            exact = float((self.plain[entering] - fitted) / rates[entering])
             self.plain[self.moved] += self.sign * max(self.sign * exact, 0.0)
-            self._solve()
-            self._record()
-            self._enter(entering)
+            self.scores.append(float(self.plain[self.moved]))
+            self.values.append(float((self.goal @ inverse) @ self.plain[self.basic]))
+            self._enter(entering, inverse)
         self.slope = np.nan
         return self
 
-    def _solve(self) -> None:
-        self.inverse: FloatArray = np.asarray(np.linalg.inv(self.rows[self.basic]), np.float64)
-        self.beta = self.inverse @ self.target[self.basic]
-        self.residuals = self.target - self.rows @ self.beta
-        self.residuals[self.basic] = 0.0
+    def _next_point(self, inverse: FloatArray, rates: FloatArray) -> tuple[int, float]:
+        """The first point that the fit meets, the first in order of equals, and how far it is.
 
-    def _fitted(self, point: int) -> float:
-        """Value of the fit of the plain scores at a point."""
-        return float(self.rows[point] @ (self.inverse @ self.plain[self.basic]))
-
-    def _record(self) -> None:
-        self.scores.append(float(self.plain[self.moved]))
-        self.values.append(float((self.goal @ self.inverse) @ self.plain[self.basic]))
-
-    def _sides(self) -> FloatArray:
-        """1 above the fit, -1 below it, and 0 for basic points."""
+        `rates` are those at which residuals fall. A point off the fit can only meet it by itself.
+        """
         sides = np.where(self.eta - self.low > 0.5, 1.0, -1.0)
         sides[self.basic] = 0.0
-        return np.asarray(sides)
-
-    def _reach_fit(self) -> bool:
-        """Move a point that is not on the fit there, if it moves towards it."""
-        if self._sides()[self.moved] * self.sign > 0.0:
-            return False
-        self.target[self.moved] = float(self.rows[self.moved] @ self.beta)
-        self.plain[self.moved] = self._fitted(self.moved)
-        self._solve()
-        self._record()
-        self._enter(self.moved)
-        return True
-
-    def _next_point(self, direction: FloatArray) -> tuple[int, float]:
-        """The first point that the fit meets, the first in order of equals, and how far it is."""
-        sides = self._sides()
-        rates = self.sign * sides * (self.rows @ direction)
+        residuals = self.target - self.rows @ (inverse @ self.target[self.basic])
+        rates = self.sign * sides * rates
         meets = np.flatnonzero(rates > RATE_TOL * np.abs(rates).max(initial=0.0))
         if not len(meets):
             return -1, np.inf
-        steps = np.maximum(sides[meets] * self.residuals[meets], 0.0) / rates[meets]
+        steps = np.maximum(sides[meets] * residuals[meets], 0.0) / rates[meets]
         first = int(np.argmin(steps))
         return int(meets[first]), float(steps[first])
 
-    def _enter(self, point: int) -> None:
+    def _enter(self, point: int, inverse: FloatArray) -> None:
         """Move the dual value of a point off its bound until another one arrives at a bound."""
         above = self.eta[point] - self.low[point] > 0.5
         change = -1.0 if above else 1.0
-        rates = -change * (self.rows[point] @ self.inverse)
+        rates = -change * (self.rows[point] @ inverse)
         room = self.eta[self.basic] - self.low[self.basic]
         room = np.clip(np.where(rates > 0.0, 1.0 - room, room), 0.0, 1.0)
         moves = np.abs(rates) > RATE_TOL * np.abs(rates).max(initial=0.0)
@@ -387,4 +358,3 @@ class _Walk:
         gone = self.basic[leaves]
         self.eta[gone] = self.low[gone] + (1.0 if rates[leaves] > 0.0 else 0.0)
         self.basic[leaves] = point
-        self._solve()
