@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, read_only
 from trustsets.engine.fit import (
     CAPPED,
     MAX_ROUNDS,
@@ -31,10 +31,9 @@ from trustsets.engine.fit import (
     loss_slopes,
     problem_points,
 )
-from trustsets.engine.kernels import compensated_sum, dot, products
-from trustsets.engine.lanes import ALL, WIDTH, below, fused, load, lowest, padded, store
+from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.linear_program import solve_face
-from trustsets.engine.path import Scan, ScanOrder
+from trustsets.engine.path import ScanOrder
 from trustsets.engine.problem import Problem
 
 # Points in the active set of the first round, and of those after it.
@@ -180,18 +179,18 @@ def _centre_at(basic: IntArray, scan_order: ScanOrder, rows: FloatArray) -> Cent
     """Find the points that the vertex of `basic` has put on the other side, or nearly so."""
     scan, order = scan_order.scan, scan_order.order
     shift = np.linalg.solve(rows[basic], scan_order.vertex.residuals[basic])
-    size = len(scan.distance)
-    positions, gap = np.empty(size, np.int64), np.empty(size)
-    way = np.zeros(padded(len(shift)))
-    way[: len(shift)] = shift
-    count = _find_near(scan, way, positions, gap, np.empty(WIDTH))
-    positions, gap = positions[:count], gap[:count].copy()
-    near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
+    # Keys grow from group to group, so all points after these are too far away.
+    radius = np.linalg.norm(shift) / NEAR_SHARE
+    n_blocks = int(np.searchsorted(scan.group_key[: len(scan.blocks)], radius, side="right"))
+    gone = np.matmul(shift, scan.blocks[:n_blocks]).reshape(-1)
+    distance = scan.distance[: len(gone)]
+    positions = np.flatnonzero(distance * NEAR_SHARE < gone)
+    near, gap = order[positions], distance[positions] - gone[positions]
     crossed = positions[gap < 0.0]
+    has_crossed = np.zeros(len(order), np.bool_)
     has_crossed[order[crossed]] = True
-    signed = np.ascontiguousarray(scan.blocks[crossed // WIDTH, :, crossed % WIDTH])
-    crossed_sum = compensated_sum(signed, scan.multiplicities[crossed])
-    return Centre(basic, near, gap, has_crossed, crossed_sum)
+    changes = scan.side[crossed] * scan.multiplicities[crossed]
+    return Centre(basic, near, gap, has_crossed, compensated_sum(rows[order[crossed]], changes))
 
 
 def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
@@ -200,36 +199,6 @@ def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
     is_wrong[new.basic_points] = True
     is_wrong[active] = False
     return np.flatnonzero(is_wrong)
-
-
-@entry()
-def _find_near(
-    scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArray, left: FloatArray
-) -> int:
-    """Store positions and gaps of points near the vertex at `shift`; return their number.
-
-    The bounds of `path` skip blocks, with all distances multiplied by `NEAR_SHARE`.
-    """
-    radius, count = np.sqrt(dot(shift, shift)), 0
-    for superblock in range(len(scan.centres)):
-        # Keys grow from group to group, so all later points are too far away.
-        if NEAR_SHARE * scan.group_key[superblock * WIDTH] > radius:
-            break
-        with_centre = products(scan.centres, superblock, shift)
-        bound = fused(load(scan.spread, superblock), radius, with_centre)
-        blocks = ALL & ~below(bound, load(scan.least_distance, superblock) * NEAR_SHARE)
-        while blocks != 0:
-            block = superblock * WIDTH + lowest(blocks)
-            blocks &= blocks - 1
-            gone, distance = products(scan.blocks, block, shift), load(scan.distance, block)
-            store(left, 0, distance - gone)
-            near = below(distance * NEAR_SHARE, gone)
-            while near != 0:
-                lane = lowest(near)
-                near &= near - 1
-                positions[count], gap[count] = block * WIDTH + lane, left[lane]
-                count += 1
-    return count
 
 
 def _is_ray(data: PointSet, alpha: float, goal: FloatArray, edge: FloatArray) -> bool:
