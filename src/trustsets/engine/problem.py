@@ -65,11 +65,10 @@ class Whitening:
         A row with more than twice the distance `seen` is not in the span of the calibration rows.
         """
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
-        phi = phi.view()
-        phi.flags.writeable = False  # see `compiled.read_only`
+        scratch = np.empty((2, rows.shape[1]))
         _whiten_rows(
-            phi, self.scale, self.independent, self.dependent, self.transform, self.relation, rows,
-            gaps, *np.empty((2, rows.shape[1])),
+            read_only(phi), self.scale, self.independent, self.dependent, self.transform,
+            self.relation, rows, gaps, *scratch,
         )  # fmt: skip
         return rows, gaps
 
@@ -206,19 +205,16 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     if alphas.ndim:
         tilt = np.asarray(np.bincount(point, mean_alpha - alphas), dtype=np.float64)
     values = scaled[first]
-    distinct = _distinct(values)
     # Whitened columns are orthogonal, so this is the least-squares fit of the constant 1.
     constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
-    centre = _most_frequent(*distinct) if has_constants else 0.0
-    scale = _score_scale(values - centre, multiplicities, float(alphas.min()))
-    merged, centred, perturbations = _general_position(distinct, RESOLUTION, scale, has_constants)
-    return Problem(
+    centre = _most_frequent(*_distinct(values)) if has_constants else 0.0
+    problem = Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
-        scores=merged,
-        centred_scores=centred,
-        perturbations=perturbations,
+        scores=values,
+        centred_scores=values,
+        perturbations=values,
         multiplicities=multiplicities,
         first=first,
         point=point,
@@ -226,13 +222,14 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
         alphas=alphas if alphas.ndim else None,
         tilt=tilt,
         linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(rows.shape[1]),
-        score_scale=scale,
+        score_scale=_score_scale(values - centre, multiplicities, float(alphas.min())),
         exponent=exponent,
         has_constants=has_constants,
         values=values,
         centre=centre,
         whitening=whitening,
     )
+    return coarsen(problem, RESOLUTION)
 
 
 def at_alpha(problem: Problem, alpha: float) -> Problem:
@@ -249,11 +246,26 @@ def at_alpha(problem: Problem, alpha: float) -> Problem:
 
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
-    """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
-    scores, centred, perturbations = _general_position(
-        _distinct(problem.scores), resolution, problem.score_scale, problem.has_constants
+    """Return the problem with scores closer than `resolution` (of the scale) made equal.
+
+    Scores that follow each other more closely become equal to their largest, and ties are broken
+    anew. "Ties and rounding" in docs/engine.md says why that is harmless.
+    """
+    values, group = _distinct(problem.scores)
+    is_last = np.append(np.diff(values) > resolution * problem.score_scale, True)
+    values, group = values[is_last], (np.cumsum(is_last) - is_last)[group]
+    gaps = np.append(np.diff(values), np.inf)
+    largest = np.minimum(PERTURBATION * problem.score_scale, 0.5 * gaps)
+    merged = values[group]
+    centre = _most_frequent(values, group) if problem.has_constants else 0.0
+    # Numbers in (0, 1) from the row number, the same on every machine.
+    bits = (number_hashes(len(group)) >> np.uint64(11)).astype(np.float64)
+    return replace(
+        problem,
+        scores=merged,
+        centred_scores=merged - centre,
+        perturbations=largest[group] * ((bits + 0.5) * 2.0**-53),
     )
-    return replace(problem, scores=scores, centred_scores=centred, perturbations=perturbations)
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
@@ -294,26 +306,6 @@ def _score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) 
     return float(min(largest, WIDEST_RANGE * typical or np.inf)) or 1.0
 
 
-def _general_position(
-    distinct: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Scores without close ones, the same centred, and perturbations; from `_distinct`.
-
-    Scores that follow each other more closely than `resolution * scale` become equal to their
-    largest. "Ties and rounding" in docs/engine.md says why that and perturbations are harmless.
-    """
-    values, group = distinct
-    is_last = np.append(np.diff(values) > resolution * scale, True)
-    values, group = values[is_last], (np.cumsum(is_last) - is_last)[group]
-    gaps = np.append(np.diff(values), np.inf)
-    largest = np.minimum(PERTURBATION * scale, 0.5 * gaps)
-    merged = values[group]
-    centre = _most_frequent(values, group) if has_constants else 0.0
-    # Numbers in (0, 1) from the row number, the same on every machine.
-    bits = (number_hashes(len(group)) >> np.uint64(11)).astype(np.float64)
-    return merged, merged - centre, largest[group] * ((bits + 0.5) * 2.0**-53)
-
-
 def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
     """First row number and multiplicity of every different point, in order of the first.
 
@@ -333,13 +325,10 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     again = again[(scores[here] == scores[before]) & (phi[here] == phi[before]).all(axis=1)]
     is_new = np.ones(len(scores), np.bool_)
     is_new[again] = False
-    first, group = order[is_new], np.cumsum(is_new) - 1
-    multiplicities = np.bincount(group).astype(np.float64)
+    first, point = order[is_new], np.empty(len(scores), np.int64)
     sorting = np.argsort(first)
-    rank, point = np.empty(len(first), np.int64), np.empty(len(scores), np.int64)
-    rank[sorting] = np.arange(len(first))
-    point[order] = rank[group]
-    return first[sorting], multiplicities[sorting], point
+    point[order] = np.argsort(sorting)[np.cumsum(is_new) - 1]
+    return first[sorting], np.bincount(point).astype(np.float64), point
 
 
 def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> FloatArray:
@@ -347,7 +336,7 @@ def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> Floa
 
     Numbers so small that the inverse of a column's scale would overflow become zero.
     """
-    matrix = np.ascontiguousarray(_as_floats(phi, name))
+    matrix = np.ascontiguousarray(_finite(phi, name))
     if matrix.ndim != 2:
         raise InputError(
             f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
@@ -358,15 +347,13 @@ def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> Floa
             f"{name} must have the {n_columns} columns of phi_calib, got {matrix.shape[1]}; "
             "use the same basis for calibration and test."
         )
-    if not np.isfinite(matrix).all():
-        raise _not_finite(matrix, name)
     tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
     return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
 
 
 def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
     """Return a copy of the scores, one for each row; raise InputError on anything else."""
-    values = np.array(_as_floats(scores, "scores_calib"), copy=True)
+    values = np.array(_finite(scores, "scores_calib"), copy=True)
     if values.ndim != 1 or len(values) != n_rows:
         raise InputError(
             f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
@@ -376,19 +363,12 @@ def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
         raise InputError(
             "phi_calib must have at least one row, got none; pass some calibration points."
         )
-    if not np.isfinite(values).all():
-        raise _not_finite(values, "scores_calib")
     return values
 
 
 def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
     """Return one alpha (no dimension) or `count` of them; raise InputError on anything else."""
-    alphas = np.array(_as_floats(alpha, "alpha"))
-    if alphas.ndim > 1 or (alphas.ndim == 1 and len(alphas) != count):
-        raise InputError(
-            f"alpha must be one number or one per {of} ({count}), got shape {alphas.shape}; "
-            "pass a number or an array of that length."
-        )
+    alphas = np.array(_one_or_many(alpha, "alpha", count, of), copy=True)
     wrong = alphas[~((alphas > 0.0) & (alphas < 1.0))]
     if wrong.size:
         raise InputError(
@@ -411,12 +391,8 @@ def read_weights(
             "alpha must be given with phi_test, because each calibration point has an alpha of "
             "its own; pass the alpha of every test point."
         )
-    weights = _as_floats(1.0 - alphas if weight is None else weight, "weight")
-    if weights.ndim > 1 or (weights.ndim == 1 and len(weights) != count):
-        raise InputError(
-            f"weight must be one number or one per test row ({count}), got shape "
-            f"{weights.shape}; pass a number, an array of that length, or None for 1 - alpha."
-        )
+    weight = 1.0 - alphas if weight is None else weight
+    weights = _one_or_many(weight, "weight", count, "test row")
     if not np.all((weights > -alphas) & (weights <= 1.0 - alphas)):
         interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
         raise InputError(
@@ -452,9 +428,24 @@ def _as_floats(values: ArrayLike, name: str) -> FloatArray:
     )
 
 
-def _not_finite(values: FloatArray, name: str) -> InputError:
-    first = np.argwhere(~np.isfinite(values))[0].tolist()
-    return InputError(
-        f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
-        "drop or repair such points first."
-    )
+def _one_or_many(values: ArrayLike, name: str, count: int, of: str) -> FloatArray:
+    """Return one number (no dimension) or `count` of them; raise InputError on anything else."""
+    numbers = _as_floats(values, name)
+    if numbers.shape not in ((), (count,)):
+        raise InputError(
+            f"{name} must be one number or one per {of} ({count}), got shape {numbers.shape}; "
+            "pass a number or an array of that length."
+        )
+    return numbers
+
+
+def _finite(values: ArrayLike, name: str) -> FloatArray:
+    """Return finite real numbers as float64; raise InputError on anything else."""
+    numbers = _as_floats(values, name)
+    if not np.isfinite(numbers).all():
+        first = np.argwhere(~np.isfinite(numbers))[0].tolist()
+        raise InputError(
+            f"{name} must be finite, got {numbers[tuple(first)]} at index {first}; "
+            "drop or repair such points first."
+        )
+    return numbers
