@@ -284,20 +284,14 @@ def vertex_threshold(
     rank = len(row)
     basic_rows, vectors = np.zeros((rank, padded(rank))), np.zeros((4, padded(rank)))
     basic_rows[:, :rank], vectors[0, :rank] = rows[basic], row
-    edges = to_lanes(inverse)
-    return float(_vertex_threshold(basic_rows, edges, read_only(scores[basic]), *vectors))
+    return float(_threshold(basic_rows, to_lanes(inverse), read_only(scores[basic]), vectors))
 
 
 @entry()
-def _vertex_threshold(
-    rows: FloatArray,
-    edges: FloatArray,
-    scores: FloatArray,
-    row: FloatArray,
-    coefficients: FloatArray,
-    rest: FloatArray,
-    gap: FloatArray,
+def _threshold(
+    rows: FloatArray, edges: FloatArray, scores: FloatArray, vectors: FloatArray
 ) -> float:
+    row, coefficients, rest, gap = vectors[0], vectors[1], vectors[2], vectors[3]
     multiply(edges, row, coefficients)
     accurate_coefficients(rows, edges, row, coefficients, rest, gap)
     return weighted_sum(coefficients, rest, scores, len(scores))

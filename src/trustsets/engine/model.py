@@ -1,8 +1,14 @@
-"""Fit once, then compute thresholds of any number of test points at one alpha."""
+"""Fit once, then compute thresholds of any number of test points, at one alpha or at many.
 
+A fit at another alpha shares the rows and starts at a vertex that is not far away. An optimal
+vertex whose dual values all lie strictly inside their box is the only one. Where a dual value is at
+its bound, the vertex depends on the way there: these alphas are fitted from the beginning.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,16 +16,21 @@ from numpy.typing import ArrayLike
 from trustsets._arrays import to_numpy
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
-from trustsets.engine.extreme import (
-    WeightedSample,
-    choose_sample,
-    fit_extreme,
-    solve_as_program,
+from trustsets.engine.extreme import WeightedSample, choose_sample, fit_extreme, solve_as_program
+from trustsets.engine.fit import (
+    CAPPED,
+    UNBOUNDED,
+    Certificate,
+    Vertex,
+    certify,
+    fit_vertex,
+    problem_points,
+    refit_vertex,
 )
-from trustsets.engine.fit import CAPPED, UNBOUNDED, Certificate, Vertex, fit_vertex, refit_vertex
 from trustsets.engine.kernels import vertex_threshold
 from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
+    LONG_STRETCH,
     STRETCH,
     WEIGHT_TOL,
     PathResults,
@@ -44,42 +55,30 @@ from trustsets.engine.problem import (
     read_points,
     read_weights,
 )
+from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
 
 # Score differences that count as ties, as shares of the score scale. Where rounding keeps a
 # solution from being certified, the next one is tried; with the last all scores are equal.
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
+# Alphas whose fits start from one another. Each chain begins with a whole search and is the work
+# of one thread.
+CHAIN = 25
 # An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class QuantileModel:
-    """A fitted base problem, which gives thresholds of test points; made by `fit_quantiles`.
+    """A fitted base problem, which gives thresholds of test points; made by `fit_quantiles`."""
 
-    Attributes
-    ----------
-    alpha : float
-        Miscoverage; the mean of `alphas` where these were given.
-    basic_points : (rank,) array
-        Row numbers of the calibration points that the base fit passes through. They and the
-        calibration data determine the model:
-        ``fit_quantiles(phi, scores, alpha, start=basic_points)`` makes an equal one without a
-        search.
-    certificate : Certificate
-        Proof that the base fit is optimal.
-    """
-
-    alpha: float
-    basic_points: IntArray
-    certificate: Certificate
     _problem: Problem
     _vertex: Vertex
     _resolution: float
 
     def __post_init__(self) -> None:
         """Forbid changes of all learned arrays: predictors and threads share them."""
-        for part in (self, self._problem, self._problem.whitening, self._vertex):
+        for part in (self._problem, self._problem.whitening, self._vertex):
             for field in fields(part):
                 value = getattr(part, field.name)
                 if isinstance(value, np.ndarray):
@@ -109,6 +108,11 @@ class QuantileModel:
         return choose_sample(self._problem, self._scan_order)
 
     @property
+    def alpha(self) -> float:
+        """Miscoverage; the mean of `alphas` where each calibration point has its own."""
+        return self._problem.alpha
+
+    @property
     def alphas(self) -> FloatArray | None:
         """Miscoverage of each calibration point, or None where all have the same."""
         return self._problem.alphas
@@ -116,7 +120,22 @@ class QuantileModel:
     @property
     def rank(self) -> int:
         """Dimension of the function class on the calibration data."""
-        return len(self.basic_points)
+        return len(self._vertex.basic_points)
+
+    @property
+    def basic_points(self) -> IntArray:
+        """Row numbers (rank,) of the calibration points that the base fit passes through.
+
+        They and the calibration data determine the model:
+        ``fit_quantiles(phi, scores, alpha, start=basic_points)`` makes an equal one without a
+        search.
+        """
+        return self._problem.first[self._vertex.basic_points]
+
+    @property
+    def certificate(self) -> Certificate:
+        """Proof that the base fit is optimal."""
+        return self._vertex.certificate
 
     def thresholds(
         self,
@@ -324,12 +343,7 @@ class QuantileModel:
     def _solve_alone(self, row: FloatArray, weight: float) -> tuple[float, Status]:
         """Solve one whitened row as an extreme one, or by linear program if that fails."""
         problem = self._problem
-        # As on a path: just below the weight the optimum is the smallest one at the weight.
-        goal = (weight - WEIGHT_TOL) * row
-        try:
-            status, vertex, _ = fit_extreme(problem, self._scan_order, self._sample, goal)
-        except np.linalg.LinAlgError:  # basic rows on the way became dependent
-            status, vertex = CAPPED, None
+        status, vertex, _ = self._fit_extreme(row, weight)
         if status == UNBOUNDED:
             return float(np.copysign(np.inf, weight)), Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
@@ -346,6 +360,15 @@ class QuantileModel:
         value, status = self._coarser._solve_alone(row, weight)
         return value, Status.ROUNDED_UP if np.isfinite(value) else status
 
+    def _fit_extreme(self, row: FloatArray, weight: float) -> tuple[int, Vertex | None, FloatArray]:
+        """Solve one whitened row as an extreme one: status, vertex and last edge."""
+        # As on a path: just below the weight the optimum is the smallest one at the weight.
+        goal = (weight - WEIGHT_TOL) * row
+        try:
+            return fit_extreme(self._problem, self._scan_order, self._sample, goal)
+        except np.linalg.LinAlgError:  # basic rows on the way became dependent
+            return CAPPED, None, goal
+
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
         """The model with the next of the `RESOLUTIONS`."""
@@ -353,7 +376,7 @@ class QuantileModel:
         if not left:
             return None
         problem = coarsen(self._problem, left[0])
-        return make_model(problem, fit_vertex(problem, None), left[0])
+        return QuantileModel(problem, fit_vertex(problem, None), left[0])
 
 
 def _stretches(count: int) -> list[slice]:
@@ -396,38 +419,153 @@ def fit_quantiles(
 
 def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:
     """Fit a problem, with coarser scores where it cannot be certified as it is."""
-    model = make_model(problem, fit_vertex(problem, start))
+    model = QuantileModel(problem, fit_vertex(problem, start), RESOLUTION)
     while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
 
 
-def make_model(problem: Problem, vertex: Vertex, resolution: float = RESOLUTION) -> QuantileModel:
-    """Wrap the fitted vertex of a problem."""
-    return QuantileModel(
-        alpha=problem.alpha,
-        basic_points=problem.first[vertex.basic_points],
-        certificate=vertex.certificate,
-        _problem=problem,
-        _vertex=vertex,
-        _resolution=resolution,
-    )
-
-
 def refit(problem: Problem, start: IntArray) -> QuantileModel:
     """Fit from the basic points of another alpha, where that finds the only optimal vertex."""
-    model = make_model(problem, refit_vertex(problem, start))
-    if model.certificate.holds and _is_unique(model._vertex, problem):
-        return model
+    vertex = refit_vertex(problem, start)
+    multiplicities = problem.multiplicities[vertex.basic_points]
+    low, high = -problem.alpha * multiplicities, (1.0 - problem.alpha) * multiplicities
+    # No other vertex is optimal where all dual values lie clearly inside their box.
+    inside = np.minimum(vertex.eta - low, high - vertex.eta).min(initial=np.inf)
+    if vertex.certificate.holds and inside > UNIQUE_TOL:
+        return QuantileModel(problem, vertex, RESOLUTION)
     return fit_problem(problem)
 
 
-def _is_unique(vertex: Vertex, problem: Problem) -> bool:
-    """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
-    multiplicities = problem.multiplicities[vertex.basic_points]
-    low, high = -problem.alpha * multiplicities, (1.0 - problem.alpha) * multiplicities
-    inside = np.minimum(vertex.eta - low, high - vertex.eta)
-    return bool(inside.min(initial=np.inf) > UNIQUE_TOL)
+class _Fit(NamedTuple):
+    """What it takes to make the model of one alpha again; small, unlike the model itself."""
+
+    problem: Problem
+    basic: IntArray
+    pivots: int
+    resolution: float
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileProcess:
+    """Fits of the same data at many alphas; made by `fit_quantile_process`.
+
+    It is a sequence of models. They share the data, and each is bitwise identical to the one that
+    `fit_quantiles` makes at its alpha. A model is made anew whenever it is asked for, because what
+    it keeps to compute thresholds fast can take megabytes for each alpha.
+
+    Attributes
+    ----------
+    alphas : (A,) array
+        Miscoverages, increasing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets.engine import fit_quantile_process
+    >>> process = fit_quantile_process(np.ones((99, 1)), np.arange(99.0), [0.01, 0.1, 0.2])
+    >>> process.at(0.1).thresholds(np.ones((1, 1))).values
+    array([89.])
+    """
+
+    alphas: FloatArray
+    _fits: tuple[_Fit, ...]
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    def __getitem__(self, number: int) -> QuantileModel:
+        """Make the model of the alpha with this number."""
+        problem, basic, pivots, resolution = self._fits[number]
+        points = problem_points(problem)
+        vertex = certify(points, problem.alpha, basic, problem.linear, pivots)
+        return QuantileModel(problem, vertex, resolution)
+
+    def __iter__(self) -> Iterator[QuantileModel]:
+        return map(self.__getitem__, range(len(self)))
+
+    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> list[Thresholds]:
+        """Thresholds of test rows (m, p) at each alpha, as `QuantileModel.thresholds` has them.
+
+        `shares` are numbers U in (0, 1], one or (m,): the weight of a row is ``U - alpha``.
+        """
+        # Rows are checked, whitened and ordered once; each thread works at one alpha at a time.
+        first = self[0]
+        phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
+        rows, unseen = first._whiten(phi)
+        tour = make_tour(rows, LONG_STRETCH)
+        results: list[Any] = [None] * len(self)
+
+        def run(number: int) -> None:
+            model = self[number]
+            weights = read_weights(model._problem, np.asarray(shares) - model.alpha, None, len(phi))
+            results[number] = model._final(model._solve_rows(rows, weights, unseen, tour))
+
+        # Few rows take less time than handing them from thread to thread.
+        in_threads(run, range(len(self)), 1 if len(rows) <= STRETCH else None)
+        return results
+
+    def at(self, alpha: float) -> QuantileModel:
+        """Make the model of an alpha of the grid."""
+        number = int(np.searchsorted(self.alphas, alpha))
+        if number == len(self) or self.alphas[number] != alpha:
+            raise InputError(
+                f"alpha must be one of the {len(self)} alphas of this process, from "
+                f"{self.alphas[0]} to {self.alphas[-1]}, got {alpha!r}; fit the process with it."
+            )
+        return self[number]
+
+
+def default_alphas() -> FloatArray:
+    """A hundred alphas from 0.001 to 0.98, finer near 0: round numbers, as users ask for them.
+
+    Examples
+    --------
+    >>> alphas = default_alphas()
+    >>> len(alphas), alphas[:3].tolist(), bool(0.1 in alphas)
+    (100, [0.001, 0.002, 0.003], True)
+    """
+    parts = (range(1, 21), range(25, 101, 5), range(110, 501, 10), range(520, 981, 20))
+    return np.concatenate([np.array(part) for part in parts]) / 1000.0
+
+
+def fit_quantile_process(
+    phi_calib: ArrayLike, scores_calib: ArrayLike, alphas: ArrayLike | None = None
+) -> QuantileProcess:
+    """Fit quantile regressions at many alphas, for a fraction of the time of single fits.
+
+    Parameters
+    ----------
+    phi_calib, scores_calib : arrays
+        As in `fit_quantiles`.
+    alphas : (A,) array, optional
+        Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
+    """
+    grid = default_alphas() if alphas is None else _read_alphas(alphas)
+    first = build_problem(phi_calib, scores_calib, float(grid[0]))
+    fits: list[Any] = [None] * len(grid)
+
+    def run(begin: int) -> None:
+        start = None
+        for number in range(begin, min(begin + CHAIN, len(grid))):
+            problem = at_alpha(first, float(grid[number]))
+            model = fit_problem(problem) if start is None else refit(problem, start)
+            start, pivots = model._vertex.basic_points, model.certificate.pivots
+            fits[number] = _Fit(model._problem, start, pivots, model._resolution)
+
+    in_threads(run, range(0, len(grid), CHAIN))
+    return QuantileProcess(grid, tuple(fits))
+
+
+def _read_alphas(alphas: ArrayLike) -> FloatArray:
+    grid = np.array(alphas, dtype=np.float64)
+    inside = grid.ndim == 1 and len(grid) > 0 and bool(np.all((grid > 0.0) & (grid < 1.0)))
+    if not inside or np.any(np.diff(grid) <= 0.0):
+        raise InputError(
+            "alphas must be increasing numbers strictly between 0 and 1, at least one, got "
+            f"{alphas!r}; sort them, or pass None for the default grid."
+        )
+    return grid
 
 
 def warm_up() -> None:

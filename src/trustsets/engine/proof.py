@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.extreme import fit_extreme
 from trustsets.engine.fit import UNBOUNDED, Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
@@ -96,13 +95,10 @@ def prove_threshold(
     if status == Status.UNSEEN_DIRECTION:
         ray = np.copysign(1.0, asked) * _unseen_direction(problem.whitening, phi[0])
     else:
-        goal = below * problem.whitening.apply(phi)[0]
-        try:
-            outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal)
-        except np.linalg.LinAlgError as error:  # basic rows on the way became dependent
-            raise _no_proof() from error
+        row = problem.whitening.apply(phi)[0]
+        outcome, vertex, edge = model._fit_extreme(row, asked)
         if np.isfinite(value) and vertex is not None:
-            return _prove_finite(problem, value, below, goal, vertex)
+            return _prove_finite(problem, value, below, below * row, vertex)
         if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
             raise _no_proof()
         ray = _in_basis(problem.whitening, edge)
@@ -231,7 +227,7 @@ class Sensitivity:
         problem = model._problem
         self._rows = problem.rows[problem.point]
         self._scores = problem.scores[problem.point]
-        self._nudges = problem.perturbations[problem.point]
+        self._perturbations = problem.perturbations[problem.point]
         self._exponent = problem.exponent
         self._goal = problem.whitening.apply(np.asarray(row, np.float64)[None])[0]
         alphas = np.full(len(self._rows), problem.alpha)
@@ -246,7 +242,7 @@ class Sensitivity:
     def duals(self) -> FloatArray:
         """Dual values of all points at the vertex; only basic points are between their bounds."""
         basic = self.points
-        perturbed = self._scores + self._nudges
+        perturbed = self._scores + self._perturbations
         beta = np.linalg.solve(self._rows[basic], perturbed[basic])
         eta = np.where(perturbed - self._rows @ beta > 0.0, self._low + 1.0, self._low)
         eta[self._proof.points] = self._proof.duals
@@ -288,7 +284,7 @@ class _Walk:
 
     def __init__(self, origin: Sensitivity, point: int, sign: float) -> None:
         self.rows, self.low, self.goal = origin._rows, origin._low, origin._goal
-        self.target, self.plain = origin._scores + origin._nudges, origin._scores.copy()
+        self.target, self.plain = origin._scores + origin._perturbations, origin._scores.copy()
         self.moved, self.sign = point, sign
         self.basic, self.eta = origin.points.copy(), origin.duals.copy()
         self.scores: list[float] = []
@@ -324,7 +320,7 @@ class _Walk:
     def _next_point(self, inverse: FloatArray, rates: FloatArray) -> tuple[int, float]:
         """The first point that the fit meets, the first in order of equals, and how far it is.
 
-        `rates` are those at which residuals fall. A point off the fit can only meet it by itself.
+        `rates` are those at which residuals fall as the score grows.
         """
         sides = np.where(self.eta - self.low > 0.5, 1.0, -1.0)
         sides[self.basic] = 0.0
