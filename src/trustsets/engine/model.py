@@ -5,7 +5,7 @@ vertex whose dual values all lie strictly inside their box is the only one. Wher
 its bound, the vertex depends on the way there: these alphas are fitted from the beginning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -284,7 +284,9 @@ class QuantileModel:
             result.values[i], result.status[i] = self._solve_alone(rows[i], float(weights[i]))
 
         # Paths that are too long or failed their check.
-        in_threads(run, np.flatnonzero(result.status == Status.FALLBACK).tolist())
+        left = np.flatnonzero(result.status == Status.FALLBACK).tolist()
+        if left:
+            in_threads(run, left)
         return result
 
     def _final(self, result: Thresholds) -> Thresholds:
@@ -320,16 +322,14 @@ class QuantileModel:
         def run(part: slice) -> None:
             rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
 
-        in_threads(run, _stretches(len(phi)))
+        _in_stretches(run, len(phi))
         return rows, gaps > 2.0 * whitening.seen
 
     def _follow(
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        # A tour that serves many alphas is followed as a whole: each thread has one of the alphas.
-        parts = _stretches(len(rows)) if tour is None else [slice(None)]
-        results, tour = blank_results(len(rows)), tour or make_tour(rows)
+        results, whole, tour = blank_results(len(rows)), tour is not None, tour or make_tour(rows)
 
         def run(part: slice) -> None:
             state = self._states.pop() if self._states else allocate(self._scan_order.scan)
@@ -337,7 +337,11 @@ class QuantileModel:
             follow_paths(rows, weights, stretch, self._scan_order, results, state)
             self._states.append(state)
 
-        in_threads(run, parts)
+        if whole:
+            # A tour that serves many alphas: each thread has one of them.
+            run(slice(None))
+        else:
+            _in_stretches(run, len(rows))
         return results
 
     def _solve_alone(self, row: FloatArray, weight: float) -> tuple[float, Status]:
@@ -379,8 +383,13 @@ class QuantileModel:
         return QuantileModel(problem, fit_vertex(problem, None), left[0])
 
 
-def _stretches(count: int) -> list[slice]:
-    return [slice(low, low + STRETCH) for low in range(0, count, STRETCH)]
+def _in_stretches(run: Callable[[slice], None], count: int) -> None:
+    """Run for all of so many rows, in threads if they are several stretches."""
+    if count <= STRETCH:
+        # A single row would wait longer for the threads than for its result.
+        run(slice(None))
+    else:
+        in_threads(run, [slice(low, low + STRETCH) for low in range(0, count, STRETCH)])
 
 
 def fit_quantiles(

@@ -208,7 +208,8 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     # Whitened columns are orthogonal, so this is the least-squares fit of the constant 1.
     constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
-    centre = _most_frequent(*_distinct(values)) if has_constants else 0.0
+    distinct = _distinct(values)
+    centre = _most_frequent(*distinct) if has_constants else 0.0
     problem = Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
@@ -229,7 +230,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
         centre=centre,
         whitening=whitening,
     )
-    return coarsen(problem, RESOLUTION)
+    return coarsen(problem, RESOLUTION, distinct)
 
 
 def at_alpha(problem: Problem, alpha: float) -> Problem:
@@ -245,13 +246,16 @@ def at_alpha(problem: Problem, alpha: float) -> Problem:
     return coarsen(unmerged, RESOLUTION)
 
 
-def coarsen(problem: Problem, resolution: float) -> Problem:
+def coarsen(
+    problem: Problem, resolution: float, distinct: tuple[FloatArray, IntArray] | None = None
+) -> Problem:
     """Return the problem with scores closer than `resolution` (of the scale) made equal.
 
     Scores that follow each other more closely become equal to their largest, and ties are broken
-    anew. "Ties and rounding" in docs/engine.md says why that is harmless.
+    anew. "Ties and rounding" in docs/engine.md says why that is harmless. `distinct` is what
+    `_distinct` says of the scores, where that is known.
     """
-    values, group = _distinct(problem.scores)
+    values, group = distinct or _distinct(problem.scores)
     is_last = np.append(np.diff(values) > resolution * problem.score_scale, True)
     values, group = values[is_last], (np.cumsum(is_last) - is_last)[group]
     gaps = np.append(np.diff(values), np.inf)
