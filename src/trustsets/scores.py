@@ -235,9 +235,10 @@ def _ranked(probabilities: Floats) -> tuple[Codes, Floats]:
     keys &= column_bits
     # One index into the flat array is faster than a row and a column.
     keys += width * np.arange(n)[:, None]
-    ranked = probabilities.reshape(-1)[keys]
-    wrong = np.flatnonzero((ranked[:, 1:] > ranked[:, :-1]).any(axis=1))
-    if wrong.size:
+    ranked = probabilities.take(keys)
+    increases = ranked[:, 1:] > ranked[:, :-1]
+    if increases.any():
+        wrong = np.flatnonzero(increases.any(axis=1))
         order = np.argsort(-probabilities[wrong], axis=1, kind="stable")
         keys[wrong] = order + width * wrong[:, None]
         ranked[wrong] = np.take_along_axis(probabilities[wrong], order, axis=1)
@@ -271,13 +272,14 @@ class _Cumulative(_OwnMass):
         """What is added to the mass at each rank, shape (K,), never decreasing."""
 
     def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
-        mass = np.zeros_like(ranked)
+        mass = np.empty_like(ranked)
         if self.own_mass == "include":
             np.cumsum(ranked, axis=1, out=mass)
             # The last rank holds all the mass: exactly 1, not 1 up to rounding.
             np.minimum(mass, 1.0, out=mass)
             mass[:, -1] = 1.0
         else:
+            mass[:, 0] = 0.0
             np.cumsum(ranked[:, :-1], axis=1, out=mass[:, 1:])
         if self.randomized:
             mass += self._share(draws) * ranked
@@ -483,9 +485,11 @@ def label_ranks(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
 def ranks_of(probabilities: Floats, codes: Codes) -> Codes:
     """0-based rank of one label per row; among equals the lower column comes first."""
     labels = np.take_along_axis(probabilities, codes[:, None], axis=1)
-    before = np.arange(probabilities.shape[1]) < codes[:, None]
-    ahead = (probabilities > labels) | ((probabilities == labels) & before)
-    ranks: Codes = np.count_nonzero(ahead, axis=1)
+    ranks: Codes = np.count_nonzero(probabilities > labels, axis=1)
+    equal = probabilities == labels
+    if np.count_nonzero(equal) > len(codes):
+        before = np.arange(probabilities.shape[1]) < codes[:, None]
+        ranks += np.count_nonzero(equal & before, axis=1)
     return ranks
 
 
