@@ -12,14 +12,14 @@ import hashlib
 import json
 import logging
 import os
-import stat
+import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import numpy as np
 
@@ -47,17 +47,23 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
     Links are followed, and an earlier file keeps its permissions.
     """
     final = check_target(path)
-    handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = final.with_name(f".{final.name}.{uuid4().hex}.part")
     try:
         yield temporary
+        if final.exists():
+            shutil.copymode(final, temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(_mode(final))
         temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_path(path: Any, name: str = "path") -> Path:
+    """Return the path of a file or folder, or raise where it is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{name} must be a text or a pathlib.Path; got {type(path).__name__}.")
+    return Path(path)
 
 
 def check_target(path: Any) -> Path:
@@ -70,39 +76,26 @@ def check_target(path: Any) -> Path:
     return target
 
 
-def _mode(path: Path) -> int:
-    """Permissions of the file that is there, or those of a new one."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        current = os.umask(0)
-        os.umask(current)
-        return 0o666 & ~current
-
-
 @contextmanager
 def locked(folder: Path, what: object) -> Iterator[None]:
     """Keep other processes from a folder, which is made if need be; `what` names the work."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".lock"
-    with path.open("wb") as file:
-        try:
-            import fcntl
-
-            # The system unlocks it after a kill.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another run may have ended, and removed the file, just before it was locked.
-            is_ours = path.stat().st_ino == os.fstat(file.fileno()).st_ino
-        except ImportError:  # Windows: two runs at once are not noticed there
-            is_ours = True
-        except OSError:
-            is_ours = False
-        if not is_ours:
-            raise InputError(f"{what}: another process is writing there; wait until it is done.")
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows: two runs at once are not noticed there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # The system unlocks it after a kill.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InputError(
+            f"{what}: another process is writing there; wait until it is done."
+        ) from None
+    finally:
+        os.close(handle)
 
 
 def storable(cls: _Storable) -> _Storable:
@@ -161,16 +154,6 @@ def _function_name(function: Callable[..., Any]) -> str:
     return spec
 
 
-def _named_function(spec: str) -> Callable[..., Any]:
-    function = _imported(spec)
-    if function is None:
-        raise StorageError(
-            f"it uses the function {spec}, which is not there. Import {spec.partition(':')[0]} "
-            "before you load the file; loading never imports or runs anything itself."
-        )
-    return function
-
-
 def _imported(spec: str) -> Callable[..., Any] | None:
     """A function that a module, imported already and not of Python itself, defines with def."""
     module, _, name = spec.partition(":")
@@ -184,18 +167,10 @@ def _imported(spec: str) -> Callable[..., Any] | None:
 def read(path: StrPath) -> Any:
     """Read what `write` wrote."""
     with _opened(check_path(path)) as (file, header):
-        try:
-            arrays = {key: file.get_tensor(key) for key in file.keys()}
-        except (TypeError, AttributeError, ValueError) as error:
-            raise StorageError(f"{path}: it holds numbers of an unknown type ({error}).") from error
-    if header["sha256"] != _digest(header["tree"], arrays):
-        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
-    try:
+        arrays = {key: file.get_tensor(key) for key in file.keys()}
+        if header["sha256"] != _digest(header["tree"], arrays):
+            raise StorageError("the content was altered after it was saved. Save it again.")
         return _decode(json.loads(header["tree"]), arrays)
-    except (StorageError, InputError) as error:
-        raise StorageError(f"{path}: {error}") from error
-    except Exception as error:
-        raise StorageError(f"{path}: its content does not fit together ({error}).") from error
 
 
 def read_kept(path: Path) -> Any:
@@ -214,38 +189,31 @@ def read_note(path: StrPath) -> Any:
 
 @contextmanager
 def _opened(path: Path) -> Any:
-    """Open a file; gives it and its header. What goes wrong in it is a `StorageError`."""
-    from safetensors import SafetensorError, safe_open
+    """Open a file; gives it and its header. What goes wrong meanwhile is a `StorageError`."""
+    from safetensors import safe_open
 
-    if not path.is_file():
-        what = "this is no file" if path.exists() else "there is no such file"
-        raise StorageError(f"{path}: {what}. Give the name of a saved model.")
     try:
+        if not path.is_file():
+            what = "this is no file" if path.exists() else "there is no such file"
+            raise StorageError(f"{what}. Give the name of a saved model.")
         with safe_open(path, framework="numpy") as file:
-            yield file, _check_header(path, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
+            metadata = file.metadata() or {}
+            if FORMAT not in metadata:
+                raise StorageError("a safetensors file, but not one that trustsets wrote.")
+            header = json.loads(metadata[FORMAT])
+            if header["version"] > VERSION:
+                raise StorageError(
+                    f"written in format {header['version']}, and this trustsets reads up to "
+                    f"{VERSION}. Upgrade trustsets."
+                )
+            yield file, header
+    except (StorageError, InputError) as error:
+        raise StorageError(f"{path}: {error}") from error
+    except Exception as error:
         raise StorageError(
             f"{path}: not a .trustsets file, or a damaged one ({error}). Give a saved model, or "
             "save it again."
         ) from error
-
-
-def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
-    if FORMAT not in metadata:
-        raise StorageError(f"{path}: a safetensors file, but not one that trustsets wrote.")
-    try:
-        header: dict[str, Any] = json.loads(metadata[FORMAT])
-        version = int(header["version"])
-        if not (isinstance(header["sha256"], str) and isinstance(header["tree"], str)):
-            raise TypeError("digest and tree are texts")
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise StorageError(f"{path}: its header is damaged. Save it again.") from error
-    if version > VERSION:
-        raise StorageError(
-            f"{path}: written in format {version}, and this trustsets reads up to {VERSION}. "
-            "Upgrade trustsets."
-        )
-    return header
 
 
 def digest(*values: Any) -> str:
@@ -283,20 +251,17 @@ def _encode(value: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
 
 
 def _encode_array(value: Array, arrays: _Arrays) -> Any:
-    if value.dtype.kind in "US":
-        return {"strings": value.astype(str).tolist(), "kind": value.dtype.kind}
-    if value.dtype.kind == "O":
-        for item in value.tolist():
-            if item is not None and not isinstance(item, bool | int | float | str):
-                kind = type(item).__name__
-                raise StorageError(f"a class or group name of type {kind} cannot be saved.")
-        return {"objects": value.tolist()}
-    if value.dtype.kind not in "biuf":
-        raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
-    key = str(len(arrays))
-    # Unlike ascontiguousarray, this leaves an array of no dimension one.
-    arrays[key] = np.asarray(value, order="C")
-    return {"tensor": key}
+    if value.dtype.kind in "biuf":
+        key = str(len(arrays))
+        # Unlike ascontiguousarray, this leaves an array of no dimension one.
+        arrays[key] = np.asarray(value, order="C")
+        return {"tensor": key}
+    items = value.astype(str).tolist() if value.dtype.kind in "US" else value.tolist()
+    for item in items:
+        if item is not None and not isinstance(item, bool | int | float | str):
+            kind = type(item).__name__
+            raise StorageError(f"a class or group name of type {kind} cannot be saved.")
+    return {"names": items, "kind": value.dtype.kind}
 
 
 def _encode_object(value: Any, arrays: _Arrays) -> Any:
@@ -328,16 +293,18 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
             return tuple(_decode(item, arrays) for item in items)
         case {"dict": dict(items)}:
             return {key: _decode(item, arrays) for key, item in items.items()}
-        case {"strings": list(items), "kind": "U" | "S" as kind}:
-            require(all(isinstance(item, str) for item in items), "an array of texts", "has others")
-            return np.array(items, dtype=kind)
-        case {"objects": list(items)}:
-            objects = np.empty(len(items), dtype=object)
-            objects[:] = items
-            return objects
-        case {"function": str(name)}:
-            return _named_function(name)
-        case {"float": "inf" | "-inf" | "nan" as text}:
+        case {"names": list(items), "kind": "U" | "S" | "O" as kind}:
+            names = np.empty(len(items), dtype=object)
+            names[:] = items
+            return names.astype(kind)
+        case {"function": str(spec)}:
+            if (function := _imported(spec)) is not None:
+                return function
+            raise StorageError(
+                f"it uses the function {spec}, which is not there. Import {spec.split(':')[0]} "
+                "before you load the file; loading never imports or runs anything itself."
+            )
+        case {"float": str(text)}:
             return float(text)
     raise StorageError(f"unknown entry {sorted(node)}.")
 
@@ -359,13 +326,6 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     if hasattr(value, "check_state"):
         value.check_state()
     return value
-
-
-def check_path(path: Any, name: str = "path") -> Path:
-    """Return the path of a file or folder, or raise where it is none."""
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"{name} must be a text or a pathlib.Path; got {type(path).__name__}.")
-    return Path(path)
 
 
 def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
