@@ -26,7 +26,7 @@ def test_minus_one_is_no_label(classes, dtype):
 def test_minus_one_does_not_pass_for_the_name_of_a_column():
     """Six columns, labels -1 to 4: six numbers, and yet they do not name the columns."""
     labels = np.arange(-1, 5)
-    with pytest.raises(InputError, match=r"labels hold -1 .* pass classes="):
+    with pytest.raises(InputError, match=r"labels from -1 to 4 .* pass classes="):
         ModelOutputs(logits=np.zeros((6, 6)), labels=labels)
     named = ModelOutputs(logits=np.zeros((6, 6)), labels=labels, classes=labels)
     assert named.codes.tolist() == [0, 1, 2, 3, 4, 5]

@@ -224,7 +224,7 @@ def test_labels_that_may_be_names_or_positions_are_refused():
     """Every position but 0 occurs: 1 to 3 of four columns could be names of which 4 is missing."""
     logits = np.zeros((6, 4))
     for labels in ([1, 2, 3, 1, 2, 3], [3, 2, 1, 1, 1, 1]):
-        with pytest.raises(InputError, match=r"labels are all of 1 to 3 for 4 columns.*classes="):
+        with pytest.raises(InputError, match=r"labels from 1 to 3 .* the 4 columns.*classes="):
             ModelOutputs(logits=logits, labels=labels)
         assert ModelOutputs(logits=logits, labels=labels, classes=range(4)).codes[0] == labels[0]
         named = ModelOutputs(logits=logits, labels=labels, classes=[1, 2, 3, 4])

@@ -1,18 +1,9 @@
-"""Arrays of any library, and numbers, become checked NumPy ones here, with one function per rule.
-
-1. Arrays: matrices, columns, groups.
-2. The arguments of `ModelOutputs`.
-3. Single parameters: numbers, alphas, and any other rule.
-"""
+"""Arrays of any library, and the arguments of `ModelOutputs`, become checked NumPy arrays here."""
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import cache
-from numbers import Integral, Real
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +14,6 @@ from trustsets.errors import InputError, TrustSetsWarning
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
-Alphas = tuple[float, ...]
 
 Flavour = Literal["pandas", "polars", "pyarrow"]
 """The package that a frame is of."""
@@ -32,9 +22,6 @@ _FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
 MISSING = "(missing)"
 """The group of the samples whose value in a group column is missing."""
 
-# Finiteness is checked in pieces of this many numbers, so that checking a large
-# memory-mapped array never brings the whole of it into memory.
-_PIECE = 1 << 22
 # Probabilities written with three digits: each is off by half a thousandth at most. A row whose sum
 # is farther from 1 than this explains is refused, and so is one that is off by a tenth.
 _DECIMAL_ROUNDING = 5e-4
@@ -43,8 +30,6 @@ _LARGEST_GAP = 0.1
 _CLOSE_SUM = 1e-8
 # Rows of logits that sum to 1 as closely as this, without a negative number, are probabilities.
 _LOOKS_LIKE_SUM = 1e-3
-# No count of anything reaches this, and compiled code could not hold it.
-_TOO_MANY = 1 << 31
 
 
 def to_numpy(value: Any, name: str) -> Array:
@@ -63,8 +48,8 @@ def to_numpy(value: Any, name: str) -> Array:
     return array
 
 
-def floating_matrix(value: Any, name: str) -> Array:
-    """Check a two-dimensional, non-empty, finite array; integers become float64."""
+def floating_matrix(value: Any, name: str, n: int | None = None) -> Array:
+    """Check a non-empty matrix of finite numbers, with n rows if asked; integers become float64."""
     array = to_numpy(value, name)
     if array.ndim != 2:
         raise InputError(
@@ -72,27 +57,24 @@ def floating_matrix(value: Any, name: str) -> Array:
         )
     if array.shape[0] == 0 or array.shape[1] == 0:
         raise InputError(f"{name} must not be empty; got shape {array.shape}.")
-    if array.dtype.kind in "iub":
-        array = array.astype(np.float64)
-    if array.dtype.kind != "f":
+    if n not in (None, len(array)):
+        raise InputError(
+            f"{name} must have one row per sample; got {len(array)} rows for {n} samples."
+        )
+    if array.dtype.kind not in "iubf":
         raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}.")
-    if array.dtype.itemsize > 8 or not array.dtype.isnative:
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8 or not array.dtype.isnative:
         array = array.astype(np.float64)
-    _check_finite(array, name)
-    return read_only(array)
-
-
-def _check_finite(array: Array, name: str) -> None:
-    """Raise an error that names the first row with NaN or infinity."""
-    rows = max(1, _PIECE // array.shape[1])
-    for start in range(0, array.shape[0], rows):
-        piece = np.isfinite(array[start : start + rows])
-        if not piece.all():
-            row, column = np.argwhere(~piece)[0]
+    # In blocks, so that a large memory-mapped array is never in memory as a whole.
+    for block in row_blocks(*array.shape):
+        is_finite = np.isfinite(array[block])
+        if not is_finite.all():
+            row, column = np.argwhere(~is_finite)[0] + (block.start, 0)
             raise InputError(
-                f"{name} must be finite; row {start + row}, column {column} holds "
-                f"{array[start + row, column]}. Drop or repair such rows first."
+                f"{name} must be finite; row {row}, column {column} holds {array[row, column]}. "
+                "Drop or repair such rows first."
             )
+    return read_only(array)
 
 
 def column(value: Any, name: str, n: int) -> Array:
@@ -112,28 +94,25 @@ def column(value: Any, name: str, n: int) -> Array:
 
 
 def group_column(value: Any, name: str, n: int) -> Array:
-    """Check one group per sample; missing values become the group `MISSING`.
+    """Check one group per sample; floats, dates and objects become texts, missing ones `MISSING`.
 
-    Groups are told apart by their texts. Integers become floats where one is missing, so floats
-    without a fraction are taken as integers.
+    Integers become floats where one is missing, so floats without a fraction are taken as integers.
     """
     array = to_numpy(value, name)
     if array.dtype.kind not in "fmMO" or array.shape != (n,):
         return column(array, name, n)
-    items = array.tolist()
     if array.dtype.kind in "mM":
-        items = [None if text == "NaT" else text for text in array.astype(str).tolist()]
-    missing = np.array([is_missing(item) for item in items], dtype=bool)
-    present = [item for item, gone in zip(items, missing, strict=True) if not gone]
-    if not missing.any() and not any(isinstance(item, float) for item in present):
-        return column(array, name, n)
-    if any(isinstance(item, float) and np.isinf(item) for item in present):
-        raise InputError(f"{name} must not hold infinity.")
+        is_gone = np.isnat(array)
+        array = array.astype(str).astype(object)
+        array[is_gone] = None
     texts = np.full(n, MISSING, dtype=object)
-    is_whole = [isinstance(item, float) and item.is_integer() for item in present]
-    texts[~missing] = [
-        str(int(item) if whole else item) for item, whole in zip(present, is_whole, strict=True)
-    ]
+    for row, item in enumerate(array.tolist()):
+        if is_missing(item):
+            continue
+        if isinstance(item, float) and np.isinf(item):
+            raise InputError(f"{name} must not hold infinity.")
+        is_whole = isinstance(item, float) and item.is_integer()
+        texts[row] = str(int(item) if is_whole else item)
     return read_only(texts.astype(str))
 
 
@@ -253,16 +232,6 @@ def warn_if_probabilities(logits: Array) -> None:
         )
 
 
-def check_features(value: Any, n: int) -> Array:
-    """One row of finite numbers per sample."""
-    array = floating_matrix(value, "features")
-    if array.shape[0] != n:
-        raise InputError(
-            f"features must have one row per sample; got {array.shape[0]} rows for {n} samples."
-        )
-    return array
-
-
 def check_trust(value: Any, n: int) -> Floats:
     """One number per sample, which may be infinite but not missing."""
     trust = to_numpy(value, "trust")
@@ -293,20 +262,18 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
         raise InputError(
             "labels mix types that cannot be sorted; pass classes= in the order of the columns."
         ) from None
-    if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
-        if n_classes > 2 and np.array_equal(distinct, np.arange(1, n_classes)):
-            raise InputError(
-                f"labels are all of 1 to {n_classes - 1} for {n_classes} columns: positions of "
-                f"which 0 does not occur, or names 1 to {n_classes} of which the last does not. "
-                "Pass classes= in the order of the columns, such as classes=range(K)."
-            )
-        return read_only(np.arange(n_classes))
-    if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
-        # As a class name, the usual mark of unlabelled samples would shift all columns by one.
+    is_whole = distinct.dtype.kind in "iu"
+    # All positions but the first may be all names but the last. The usual mark of samples without a
+    # label would, as the name of a class, shift all columns by one.
+    all_but_one = n_classes > 2 and np.array_equal(distinct, np.arange(1, n_classes))
+    if is_whole and (all_but_one or distinct[:2].tolist() == [-1, 0]):
         raise InputError(
-            "labels hold -1 among positions of columns, where it often marks a sample without a "
-            "label; leave such samples out, or pass classes= in the order of the columns."
+            f"labels from {distinct[0]} to {distinct[-1]} may be positions or names of the "
+            f"{n_classes} columns, and -1 may mark samples without a label; leave such samples "
+            "out, or pass classes= in the order of the columns, such as classes=range(K)."
         )
+    if is_whole and distinct[0] >= 0 and distinct[-1] < n_classes:
+        return read_only(np.arange(n_classes))
     if distinct.size != n_classes:
         raise InputError(
             f"labels have {distinct.size} distinct values (such as {distinct.tolist()[0]!r}) for "
@@ -335,121 +302,3 @@ def check_rows(value: Any, n: int) -> Codes:
     if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
         raise InputError("rows must be non-negative integers that identify the samples.")
     return read_only(array.astype(np.int64))
-
-
-class Rule(NamedTuple):
-    """What a value of an annotated type must be, in words and as a test."""
-
-    words: str
-    holds: Callable[[Any], Any]
-
-
-def whole(least: int, most: float = np.inf) -> Rule:
-    """Whole numbers in a range."""
-    span = f", {least} or more" if most == np.inf else f" from {least} to {most:,}"
-    return Rule(f"must be a whole number{span}", lambda n: least <= n <= most and n < _TOO_MANY)
-
-
-Count = Annotated[int, whole(0)]
-Positive = Annotated[int, whole(1)]
-Open = Annotated[float, Rule("must lie strictly between 0 and 1", lambda x: 0.0 < float(x) < 1.0)]
-Level = Annotated[float, Rule("must lie in [0, 1]", lambda x: 0.0 <= float(x) <= 1.0)]
-Share = Annotated[float, Rule("must lie in [0, 1)", lambda x: 0.0 <= float(x) < 1.0)]
-NotNegative = Annotated[
-    float, Rule("must be finite and not negative", lambda x: 0.0 <= float(x) < np.inf)
-]
-Temperature = Annotated[
-    float, Rule("must be positive and finite", lambda x: 0.0 < float(x) < np.inf)
-]
-
-
-def check_arguments(annotation: Any, **arguments: Any) -> None:
-    """Raise an error that names the first argument that is not of an annotated type."""
-    for name, value in arguments.items():
-        if not fits(value, annotation):
-            raise InputError(f"{name} {rule_words(annotation)}; got {value!r:.60}.")
-
-
-def check_fields(value: Any) -> None:
-    """Raise an error that names the first field of a dataclass that is not of its type."""
-    kind: Any = type(value)
-    annotations = annotations_of(kind)
-    for item in fields(value):
-        check_arguments(annotations.get(item.name, Any), **{item.name: getattr(value, item.name)})
-
-
-@cache
-def annotations_of(function: Any) -> dict[str, Any]:
-    """Types of the fields of a class, or of the parameters of a function, by name."""
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError:  # of a class of the user's, by a name that only type checkers import
-        return {}
-
-
-def rule_words(annotation: Any) -> str:
-    """What a value of a type must be, for a message."""
-    if get_origin(annotation) is Annotated:
-        return str(annotation.__metadata__[0].words)
-    if get_origin(annotation) is Literal:
-        return f"must be {' or '.join(map(repr, get_args(annotation)))}".replace("'", '"')
-    words: dict[Any, str] = {bool: "True or False", str: "a text", Callable: "callable"}
-    named = words.get(get_origin(annotation) or annotation, f"of the type {annotation}")
-    return f"must be {named}"
-
-
-def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
-    """Whether a value is of a type; types that cannot be checked are accepted.
-
-    A list is accepted for a tuple, as it is by the constructors of these classes.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType):
-        return any(fits(value, item) for item in inner)
-    if origin is Annotated:
-        try:
-            return fits(value, inner[0]) and bool(inner[1].holds(value))
-        except (TypeError, ValueError, AttributeError, OverflowError):
-            return False
-    if origin is Literal:
-        return any(type(value) is type(item) and value == item for item in inner)
-    if origin is tuple:
-        if not isinstance(value, tuple | list):
-            return False
-        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
-        return len(value) == len(inner) and all(map(fits, value, inner))
-    if origin is np.ndarray:
-        (wanted,) = get_args(inner[1]) or (Any,)
-        free = wanted is Any or not isinstance(wanted, type)
-        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
-    if annotation is Any:
-        return True
-    if annotation in (int, float):
-        kind = Integral if annotation is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool)
-    if origin is Callable:
-        return callable(value)
-    if isinstance(annotation, type) and origin is None:
-        return isinstance(value, annotation)
-    return True
-
-
-def check_alpha(alpha: Any) -> float:
-    """Return alpha, the miscoverage asked for, as a float strictly between 0 and 1, or raise."""
-    check_arguments(Open, alpha=alpha)
-    # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
-    return float(str(alpha)) if isinstance(alpha, np.floating) else float(alpha)
-
-
-def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
-    """Return the alphas as a tuple, and whether a single number was given."""
-    if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str):
-        n_dimensions = to_numpy(alpha, "alpha").ndim
-        if n_dimensions == 1 and len(alpha) > 0:
-            return tuple(check_alpha(item) for item in alpha), False
-        if n_dimensions != 0:
-            raise InputError("alpha must be a number or a non-empty flat sequence of numbers.")
-        alpha = alpha.item() if isinstance(alpha, np.ndarray) else alpha
-    return (check_alpha(alpha),), True

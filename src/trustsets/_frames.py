@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trustsets._arrays import Array, Flavour, check_arguments, flavour_of, frame_names, to_numpy
+from trustsets._arrays import Array, Flavour, flavour_of, frame_names, to_numpy
+from trustsets._parameters import check_arguments
 from trustsets.errors import InputError
 
 _MOST_LISTED = 20
@@ -37,22 +38,19 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     matched: dict[str, str] = {}
     present = set(names)
     for pattern in patterns:
-        if not isinstance(pattern, str):
+        if not isinstance(pattern, str) or pattern.count("*") > 1:
             raise InputError(
-                f"{what} must be texts, names of columns or patterns; got {pattern!r}. Rename "
-                "columns whose names are no texts (in pandas: frame.rename(columns=str))."
+                f"{what} must be texts, names of columns or patterns with one *; got {pattern!r}. "
+                "Rename columns whose names are no texts (in pandas: frame.rename(columns=str))."
             )
-        if pattern.count("*") > 1:
-            raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")
         expression = re.compile("(.+)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
         candidates = names if "*" in pattern else present & {pattern}
         matches = filter(None, map(expression.fullmatch, candidates))
         parts = {match[0]: match[expression.groups] for match in matches}
         if not parts:
             raise InputError(f"{what}: no column is {pattern!r}; there are {listed(names)}.")
-        both = next((name for name in parts if name in matched), None)
-        if both is not None:
-            raise InputError(f"{what}: two patterns match the column {both!r}; give one of them.")
+        if both := parts.keys() & matched.keys():
+            raise InputError(f"{what}: two patterns match {sorted(both)[0]!r}; give one of them.")
         matched |= parts
     return matched
 
@@ -143,12 +141,11 @@ def make_frame(
     chosen = flavour if flavour is not None else next(installed, "pandas")
     check_arguments(Flavour, flavour=chosen)
     package = needed(chosen, "a frame")
+    plain = {name: _plain(values) for name, values in columns.items()}
     if chosen == "pyarrow":
-        return package.table({name: _plain(values) for name, values in columns.items()})
-    if chosen == "polars":
-        return package.DataFrame({name: _plain(values) for name, values in columns.items()})
-    frame = package.DataFrame(dict(columns))
-    return frame if index is None else frame.set_index(index)
+        return package.table(plain)
+    frame = package.DataFrame(plain)
+    return frame.set_index(index) if index is not None and chosen == "pandas" else frame
 
 
 def frame_of_rows(

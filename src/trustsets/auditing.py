@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Codes, Flavour, Floats, Open, Positive, check_alphas, check_arguments
+from trustsets._arrays import Codes, Flavour, Floats
 from trustsets._frames import frame_of_rows
+from trustsets._parameters import Open, Positive, check_alphas, check_arguments
 from trustsets.errors import InputError
 from trustsets.metrics import (
     Estimate,

@@ -20,21 +20,9 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from trustsets._arrays import (
-    Array,
-    Codes,
-    Floats,
-    NotNegative,
-    Positive,
-    Rule,
-    check_arguments,
-    check_fields,
-    floating_matrix,
-    group_column,
-    texts_of,
-    whole,
-)
+from trustsets._arrays import Array, Codes, Floats, floating_matrix, group_column, texts_of
 from trustsets._blocks import for_each_block, one_blas_thread
+from trustsets._parameters import NotNegative, Positive, Rule, check_arguments, check_fields, whole
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust

@@ -16,7 +16,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._arrays import Array, check_arguments, to_numpy
+from trustsets._arrays import Array, to_numpy
+from trustsets._parameters import check_arguments
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs

@@ -28,7 +28,6 @@ import numpy as np
 from trustsets import storage
 from trustsets._arrays import (
     Array,
-    check_alpha,
     check_classes,
     check_distinct,
     encode_labels,
@@ -39,6 +38,7 @@ from trustsets._arrays import (
 )
 from trustsets._arrays import column as one_per_sample
 from trustsets._frames import as_names, class_names, listed, match_columns, needed
+from trustsets._parameters import check_alpha
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs

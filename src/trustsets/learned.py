@@ -13,9 +13,10 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from trustsets._arrays import Array, Codes, Count, Floats, Open, Rule, fits, whole
+from trustsets._arrays import Array, Codes, Floats
 from trustsets._blocks import for_each_block, one_blas_thread
 from trustsets._draws import Stream, row_uniforms
+from trustsets._parameters import Count, Open, Rule, fits, whole
 from trustsets.basis import (
     Basis,
     Bins,

@@ -23,10 +23,6 @@ from trustsets._arrays import (
     Codes,
     Flavour,
     Floats,
-    Open,
-    check_alpha,
-    check_arguments,
-    check_fields,
     column,
     encode_labels,
     texts_of,
@@ -34,6 +30,7 @@ from trustsets._arrays import (
 )
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._frames import frame_of_rows
+from trustsets._parameters import Open, check_alpha, check_arguments, check_fields
 from trustsets.basis import Bins, FittedBins
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData

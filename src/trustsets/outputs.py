@@ -17,10 +17,7 @@ from trustsets._arrays import (
     Codes,
     Flavour,
     Floats,
-    Open,
-    check_arguments,
     check_classes,
-    check_features,
     check_groups,
     check_probabilities,
     check_rows,
@@ -31,11 +28,11 @@ from trustsets._arrays import (
     floating_matrix,
     read_only,
     rounding_of_sums,
-    to_numpy,
     warn_if_probabilities,
 )
 from trustsets._draws import content_keys, resolve_seed
 from trustsets._frames import frame_fields
+from trustsets._parameters import Open, check_arguments
 from trustsets.errors import InputError
 
 __all__ = ["ModelOutputs", "SupportsTrust", "require_outputs"]
@@ -186,10 +183,14 @@ class ModelOutputs:
             classes = fields["classes"] if "classes" in fields else self.classes
             codes = None if labels is None else read_only(encode_labels(labels, classes))
             fields["codes"] = codes
-        for name, check in (("features", check_features), ("trust", check_trust)):
-            if name in changes:
-                value = changes[name]
-                fields[name] = None if value is None else check(value, n)
+        if "features" in changes:
+            features = changes["features"]
+            fields["features"] = (
+                None if features is None else floating_matrix(features, "features", n)
+            )
+        if "trust" in changes:
+            trust = changes["trust"]
+            fields["trust"] = None if trust is None else check_trust(trust, n)
         if "groups" in changes:
             fields["_groups"] = check_groups(changes["groups"], n)
         if "rows" in changes:
@@ -454,16 +455,15 @@ class ModelOutputs:
             _rows_given=distinct and all(part._rows_given for part in parts),
         )
 
-    def shifted(self, shift: Any) -> Self:
+    def shifted(self, shift: Floats) -> Self:
         """Return the same samples with a constant added to the logits of each class."""
-        amounts = to_numpy(shift, "shift")
-        numbers = amounts.dtype.kind in "fiu"
-        if not numbers or amounts.shape != self.classes.shape or not np.isfinite(amounts).all():
+        is_array = isinstance(shift, np.ndarray) and shift.dtype.kind in "fiu"
+        if not is_array or shift.shape != self.classes.shape or not np.isfinite(shift).all():
             raise InputError(
-                f"shift must hold one finite number for each of the {self.n_classes} classes; got "
-                f"{shift!r:.60}."
+                f"shift must hold one finite number for each of the {self.n_classes} classes, in "
+                f"an array; got {shift!r:.60}."
             )
-        amounts = amounts.astype(np.float64)
+        amounts = shift.astype(np.float64)
         return self._replaced(_shift=amounts if self._shift is None else self._shift + amounts)
 
     def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:

@@ -17,18 +17,9 @@ from typing import Annotated, Any, final
 import numpy as np
 from scipy import special
 
-from trustsets._arrays import (
-    Array,
-    Codes,
-    Flavour,
-    Floats,
-    Open,
-    check_alpha,
-    check_arguments,
-    to_numpy,
-    whole,
-)
+from trustsets._arrays import Array, Codes, Flavour, Floats, to_numpy
 from trustsets._frames import frame_of_rows
+from trustsets._parameters import Open, check_alpha, check_arguments, whole
 from trustsets.errors import InputError
 from trustsets.metrics import PlainData, missed_at_least
 from trustsets.outputs import ModelOutputs, require_outputs

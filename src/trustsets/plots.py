@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats, Positive, check_arguments
+from trustsets._arrays import Array, Floats
+from trustsets._parameters import Positive, check_arguments
 from trustsets.errors import InputError
 from trustsets.metrics import METRICS, WHOLE_AXES, BinTable, Evaluation, table_title
 

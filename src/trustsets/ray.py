@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from trustsets._arrays import check_alpha
 from trustsets._frames import needed
+from trustsets._parameters import check_alpha
 from trustsets.files import predict_table
 from trustsets.predictors import Predictor
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, Rule, Temperature, check_arguments, read_only
+from trustsets._arrays import Codes, Floats, read_only
 from trustsets._blocks import for_each_block, row_blocks, row_numbers
 from trustsets._draws import Stream, row_uniforms
-from trustsets._estimator import Estimator
+from trustsets._parameters import Estimator, Rule, Temperature, check_arguments
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require_numbers, storable

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trustsets._arrays import Count, Positive, check_arguments
 from trustsets._frames import as_names
+from trustsets._parameters import Count, Positive, check_arguments
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import (

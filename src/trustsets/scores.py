@@ -8,18 +8,14 @@ from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
-from trustsets._arrays import (
-    Codes,
+from trustsets._arrays import Codes, Floats, to_numpy
+from trustsets._blocks import for_each_block, row_numbers
+from trustsets._parameters import (
     Count,
-    Floats,
     NotNegative,
     Rule,
-    Temperature,
-    check_arguments,
     check_fields,
-    to_numpy,
 )
-from trustsets._blocks import for_each_block, row_numbers
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import storable
@@ -36,7 +32,6 @@ __all__ = [
     "TopK",
 ]
 
-_NO_DRAWS = "a randomised score needs draws, one uniform number per sample."
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
 
@@ -74,20 +69,24 @@ class Score(ABC):
         scores = self._matrix(probabilities, draws)
         return np.asarray(scores[np.arange(len(codes)), codes])
 
-    def _check_draws(self, draws: Any, n: int) -> None:
+    def _check(self, outputs: ModelOutputs, temperature: float, draws: Floats | None) -> None:
+        """Refuse wrong arguments of `of_labels` and `matrix`."""
+        is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if not (is_number and 0.0 < temperature < np.inf):
+            raise InputError(f"temperature must be positive and finite; got {temperature!r:.60}.")
         if draws is None and self.randomized:
-            raise InputError(_NO_DRAWS)
-        if draws is not None and to_numpy(draws, "draws").shape != (n,):
-            raise InputError(f"draws must have shape ({n},), one number per sample.")
+            raise InputError("a randomised score needs draws, one uniform number per sample.")
+        require_outputs(outputs, "outputs")
+        is_array = isinstance(draws, np.ndarray)
+        if draws is not None and not (is_array and draws.shape == (len(outputs),)):
+            raise InputError(f"draws must be an array of shape ({len(outputs)},).")
 
     def of_labels(
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array."""
-        check_arguments(Temperature, temperature=temperature)
-        outputs = require_outputs(outputs, "outputs")
+        self._check(outputs, temperature, draws)
         codes = outputs.require_labels("the score of the true labels")
-        self._check_draws(draws, len(outputs))
         scores = np.empty(len(outputs))
 
         def fill(rows: slice) -> None:
@@ -108,12 +107,10 @@ class Score(ABC):
         >>> APS().matrix(outputs)
         array([[0.5 , 0.  , 0.75]])
         """
-        check_arguments(Temperature, temperature=temperature)
-        n = len(require_outputs(outputs, "outputs"))
-        self._check_draws(draws, n)
+        self._check(outputs, temperature, draws)
         if outputs.is_one_block:
             return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
-        scores = np.empty((n, outputs.n_classes))
+        scores = np.empty((len(outputs), outputs.n_classes))
 
         def fill(rows: slice) -> None:
             p = outputs.block_probabilities(rows, temperature)

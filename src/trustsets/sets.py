@@ -7,17 +7,9 @@ from typing import Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import (
-    Array,
-    Flavour,
-    Level,
-    check_alpha,
-    check_arguments,
-    column,
-    encode_labels,
-    to_numpy,
-)
+from trustsets._arrays import Array, Flavour, column, encode_labels
 from trustsets._frames import make_frame
+from trustsets._parameters import check_alpha
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
 
@@ -108,20 +100,31 @@ class PredictionSets:
         allow_empty : bool
             False keeps the most likely class in a set that would be empty.
         """
-        arrays = _check_arrays(scores, thresholds, classes, predicted)
-        check_arguments(bool, allow_empty=allow_empty)
+        if not isinstance(allow_empty, bool | np.bool_):
+            raise InputError(f"allow_empty must be True or False; got {allow_empty!r:.60}.")
         is_single = not isinstance(alpha, tuple)
         alphas = alpha if isinstance(alpha, tuple) else (alpha,)
         for level in alphas:
-            check_arguments(Level, alpha=level)
-        scores, values, status, names, predicted = arrays
+            if not (isinstance(level, int | float) and 0.0 <= level <= 1.0):
+                raise InputError(f"alpha must lie in [0, 1], or be a tuple; got {alpha!r:.60}.")
+        if not isinstance(thresholds, Thresholds):
+            raise InputError(f"thresholds must be Thresholds; got {type(thresholds).__name__}.")
+        if not isinstance(scores, np.ndarray) or scores.ndim != 2:
+            raise InputError("scores must be an array of shape (m, K).")
+        m, n_classes = scores.shape
+        classes = np.arange(n_classes) if classes is None else classes
+        predicted = scores.argmin(axis=1) if predicted is None else predicted
+        values, status = thresholds.values, thresholds.status
+        shapes = [(m, len(alphas)), (m, n_classes, len(alphas))]
+        if len(alphas) == 1:
+            shapes.append((m,))
+        _check_array("scores", scores, "fiu", [scores.shape])
+        _check_array("thresholds.values", values, "f", shapes)
+        _check_array("thresholds.status", status, "iu", [(m, *values.shape[1:][-1:])])
+        _check_array("classes", classes, "biufSUOmM", [(n_classes,)])
+        _check_array("predicted", predicted, "iu", [(m,)])
         if values.ndim == 1:
             values, status = values[:, None], status[:, None]
-        if values.shape[-1] != len(alphas):
-            raise InputError(
-                f"alpha must have one number for each column of the thresholds; got {alpha!r:.60} "
-                f"for {values.shape[-1]}."
-            )
         limits = values if values.ndim == 3 else values[:, None]
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
@@ -141,7 +144,7 @@ class PredictionSets:
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if is_single:
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
-        return cls(mask, values, status, alpha, names, scores, predicted, flavour)
+        return cls(mask, values, status, alpha, classes, scores, predicted, flavour)
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -270,37 +273,10 @@ class PredictionSets:
         return f"{self.alpha.min():.3g} to {self.alpha.max():.3g}" if self.alpha.size else "()"
 
 
-def _check_arrays(scores: Any, thresholds: Any, classes: Any, predicted: Any) -> list[Array]:
-    """Scores, values and status of the thresholds, classes and predicted columns, of equal m, K."""
-    if not isinstance(thresholds, Thresholds):
-        raise InputError(
-            f"thresholds must be Thresholds(values, status); got {type(thresholds).__name__}."
-        )
-    scores, values = to_numpy(scores, "scores"), to_numpy(thresholds.values, "values")
-    status = to_numpy(thresholds.status, "status")
-    if scores.ndim != 2 or scores.dtype.kind not in "fiu":
-        raise InputError(
-            f"scores must be numbers of shape (m, K); got {scores.dtype} of {scores.shape}."
-        )
-    m, n_classes = scores.shape
-    wanted = scores.shape if values.ndim == 3 else (m,)
-    if values.ndim not in (1, 2, 3) or values.shape[: len(wanted)] != wanted:
-        raise InputError(
-            f"thresholds.values must have shape ({m},), ({m}, A) or ({m}, {n_classes}, A) for A "
-            f"alphas; got {values.shape}."
-        )
-    if values.dtype.kind != "f" or status.dtype.kind not in "iu" or status.shape[:1] != (m,):
-        raise InputError(
-            f"thresholds must hold floats, and a Status for each of the {m} samples; got "
-            f"{values.dtype}, and {status.dtype} of {status.shape}."
-        )
-    names = np.arange(n_classes) if classes is None else to_numpy(classes, "classes")
-    if names.shape != (n_classes,):
-        raise InputError(f"classes must name the {n_classes} columns; got shape {names.shape}.")
-    codes = scores.argmin(axis=1) if predicted is None else to_numpy(predicted, "predicted")
-    if codes.dtype.kind not in "iu" or codes.shape != (m,):
-        raise InputError(
-            f"predicted must be columns of scores, one for each of the {m} samples; got "
-            f"{codes.dtype} of {codes.shape}."
-        )
-    return [scores, values, status, names, codes]
+def _check_array(name: str, array: Any, kinds: str, shapes: list[tuple[int, ...]]) -> None:
+    """Raise unless this is an array of one of these kinds, and of one of these shapes."""
+    is_array = isinstance(array, np.ndarray)
+    if not is_array or array.dtype.kind not in kinds or array.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        came = f"{array.dtype} of shape {array.shape}" if is_array else type(array).__name__
+        raise InputError(f"{name} must be an array of shape {wanted}; got {came}.")

@@ -20,8 +20,9 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Alphas, Codes, Floats
+from trustsets._arrays import Codes, Floats
 from trustsets._draws import Stream, row_uniforms
+from trustsets._parameters import Alphas
 from trustsets.basis import Basis, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs

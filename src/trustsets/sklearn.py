@@ -33,17 +33,9 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from trustsets._arrays import (
-    MISSING,
-    Array,
-    Floats,
-    Open,
-    check_arguments,
-    check_groups,
-    group_column,
-    is_missing,
-)
+from trustsets._arrays import MISSING, Array, Floats, check_groups, group_column, is_missing
 from trustsets._draws import resolve_seed
+from trustsets._parameters import Open, check_arguments
 from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs

@@ -6,8 +6,9 @@ from typing import Literal, final
 
 import numpy as np
 
-from trustsets._arrays import Floats, check_fields
+from trustsets._arrays import Floats
 from trustsets._blocks import row_numbers
+from trustsets._parameters import check_fields
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require, require_numbers, storable
 

@@ -23,7 +23,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from trustsets._arrays import Array, annotations_of, fits, rule_words
+from trustsets._arrays import Array
+from trustsets._parameters import annotations_of, fits, rule_words
 from trustsets.errors import InputError, StorageError
 
 __all__ = ["atomic_path", "digest", "locked", "read", "read_kept", "write"]

@@ -9,8 +9,8 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trustsets._arrays import Array, Floats, Positive, Share, to_numpy
-from trustsets._estimator import Estimator
+from trustsets._arrays import Array, Floats, to_numpy
+from trustsets._parameters import Estimator, Positive, Share
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (

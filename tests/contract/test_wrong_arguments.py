@@ -428,7 +428,11 @@ def test_messages_name_the_argument():
     for function, arguments, words in [
         (functions().explain, {"sample": outputs()[0], "label": [1, 2]}, "label must be one of"),
         (outputs().split, {"fraction": 0.5, "seed": "x"}, "seed must be an integer"),
-        (functions().set_params, {"trust__neighbour": 2}, "trust has no parameters"),
+        (
+            functions().set_params,
+            {"trust__neighbour": 2},
+            "ConditionalConformal has no parameter trust__neighbour",
+        ),
         (predictor().save, {"path": 3}, "path must be a text or a pathlib.Path; got int"),
         (predictor().save, {"path": "no/where"}, "its folder does not exist; make it first"),
         (StandardConformal(allow_empty="no").calibrate, {"outputs": outputs()}, "allow_empty must"),

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from trustsets._arrays import check_alpha, check_alphas
+from trustsets._parameters import check_alpha, check_alphas
 from trustsets.scores import conformal_quantile, conformal_rank
 
 

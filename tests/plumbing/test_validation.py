@@ -5,12 +5,7 @@ import pandas as pd
 import pytest
 
 from trustsets import _arrays as validation
-from trustsets._arrays import (
-    check_groups,
-    check_probabilities,
-    check_rows,
-    encode_labels,
-)
+from trustsets._arrays import check_groups, check_probabilities, check_rows, encode_labels
 from trustsets.errors import InputError
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import scores
-from trustsets._arrays import Array, Flavour, Floats, Positive, Rule, to_numpy
+from trustsets._arrays import Array, Flavour, Floats, to_numpy
 from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import make_frame
+from trustsets._parameters import Positive, Rule
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import (

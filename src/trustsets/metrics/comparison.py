@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy import stats
 
-from trustsets._arrays import Flavour, NotNegative, check_arguments
+from trustsets._arrays import Flavour
 from trustsets._frames import frame_of_rows
+from trustsets._parameters import NotNegative, check_arguments
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.catalogue import markdown_table, number_of, split_name, title
 from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor

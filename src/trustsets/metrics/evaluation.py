@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Flavour, Floats, Open, Positive, check_alpha, check_arguments, column
+from trustsets._arrays import Flavour, Floats, column
 from trustsets._frames import frame_of_rows
+from trustsets._parameters import Open, Positive, check_alpha, check_arguments
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import (

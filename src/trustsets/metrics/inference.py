@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from trustsets._arrays import Floats, check_alpha
+from trustsets._arrays import Floats
+from trustsets._parameters import check_alpha
 from trustsets.errors import InputError
 from trustsets.scores import conformal_rank
 

@@ -11,8 +11,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Count, Floats, Open, check_arguments, texts_of
+from trustsets._arrays import Codes, Floats, texts_of
 from trustsets._draws import resolve_seed
+from trustsets._parameters import Count, Open, check_arguments
 from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError

@@ -14,6 +14,7 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds the rounding erro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +148,7 @@ class Sketch:
     head: int
     unit: float
 
-    @property
+    @cached_property
     def directions(self) -> int:
         """Coordinates kept, `r`."""
         return len(self.mean) if self.basis is None else int(self.basis.shape[1])

@@ -7,8 +7,9 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Alphas, Codes, Floats, Positive, check_alpha, check_arguments
+from trustsets._arrays import Codes, Floats
 from trustsets._draws import Stream
+from trustsets._parameters import Alphas, Positive, check_alpha, check_arguments
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.predictor import Calibration, Predictor
 from trustsets.predictors.quantiles import class_thresholds, nested_thresholds, quantile_thresholds

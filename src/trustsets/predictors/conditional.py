@@ -10,8 +10,9 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Alphas, Codes, Floats, check_arguments, read_only
+from trustsets._arrays import Codes, Floats, read_only
 from trustsets._draws import Stream, row_uniforms
+from trustsets._parameters import Alphas, check_arguments
 from trustsets.basis import Basis, Classes, FittedBasis, Polynomial, Sum
 from trustsets.errors import InputError
 from trustsets.learned import FEWEST_TO_LEARN, BasisChoice, choose_basis
@@ -363,7 +364,7 @@ class ConditionalConformal(Predictor):
         scores are: s + draw <= threshold, with the draw on the other side.
         """
         if not self.randomized:
-            return None, np.zeros(len(outputs))
+            return None, np.zeros(1)
         seed, keys = self._state().seed, outputs.draw_keys
         draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, keys)
         draws = np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)

@@ -18,7 +18,7 @@ import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Context
@@ -28,24 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import storage
-from trustsets._arrays import (
+from trustsets._arrays import Array, Codes, Floats, column, read_only, to_numpy
+from trustsets._blocks import one_blas_thread
+from trustsets._draws import Stream, resolve_seed, row_uniforms
+from trustsets._parameters import (
     Alphas,
-    Array,
-    Codes,
-    Floats,
+    Estimator,
     Positive,
     Share,
     Temperature,
     check_alpha,
     check_alphas,
     check_arguments,
-    column,
-    read_only,
-    to_numpy,
 )
-from trustsets._blocks import one_blas_thread
-from trustsets._draws import Stream, resolve_seed, row_uniforms
-from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets.basis import FittedBasis
 from trustsets.engine import default_alphas
@@ -306,19 +301,18 @@ class Predictor(Estimator, ABC):
             Only for `ConditionalConformal` with tuning samples of its own.
         """
         outputs = self._prepare(outputs)  # class names and trust
-        recalibrated = self.state_.recalibrated(outputs)  # class biases
-        scores = self._score(recalibrated)  # of all classes, shape (m, K)
         if max_size is not None:
-            if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
+            if isinstance(alpha, list | tuple) or np.ndim(alpha) or sample_alphas is not None:
                 raise InputError("max_size takes one alpha for all samples, the smallest of any.")
-            [alpha], _ = _read_alpha(alpha)
             check_arguments(Positive, max_size=max_size)
-            return self._sized_sets(outputs, scores, alpha, int(max_size))
+        alphas, is_single = _read_alpha(alpha)
+        recalibrated, scores = self._score(outputs)  # of all classes, shape (m, K)
+        if max_size is not None:
+            return self._sized_sets(outputs, scores, alphas[0], int(max_size))
         if sample_alphas is not None:
             levels = _read_alphas(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
             return replace(self._sets(recalibrated, scores, thresholds, 1.0), alpha=levels)
-        alphas, is_single = _read_alpha(alpha)
         thresholds = self._thresholds(outputs, scores, alphas)
         return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
@@ -351,8 +345,7 @@ class Predictor(Estimator, ABC):
         """
         grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
         outputs = self._prepare(outputs)
-        recalibrated = self.state_.recalibrated(outputs)
-        scores = self._score(recalibrated)
+        recalibrated, scores = self._score(outputs)
         p_values = None if grid else self._exact_p_values(outputs, scores)
         if p_values is None:
             p_values = self._grid_p_values(outputs, scores, grid)
@@ -384,8 +377,7 @@ class Predictor(Estimator, ABC):
         0.9
         """
         alphas, is_single = check_alphas(alpha)
-        recalibrated = self._state().recalibrated(self.calibration_)
-        scores = self._score(recalibrated)
+        recalibrated, scores = self._score(self.calibration_)
         thresholds = self._leave_one_out_thresholds(scores, alphas)
         return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
@@ -559,8 +551,7 @@ class Predictor(Estimator, ABC):
 
     def scores(self, outputs: ModelOutputs) -> Floats:
         """Nonconformity scores of all classes of new samples, shape (m, K)."""
-        outputs = self._prepare(outputs)
-        return self._score(self.state_.recalibrated(outputs))
+        return self._score(self._prepare(outputs))[1]
 
     @property
     def score_(self) -> Score:
@@ -884,11 +875,11 @@ class Predictor(Estimator, ABC):
                 f"outputs have {outputs.n_classes} classes, but calibration had "
                 f"{state.classes.size}."
             )
-        width = outputs.n_features
-        if None not in (width, state.n_features) and width != state.n_features:
+        features, width = outputs.features, state.n_features
+        if features is not None and width not in (None, features.shape[1]):
             raise InputError(
-                f"outputs have features of dimension {width}, but calibration had "
-                f"{state.n_features}."
+                f"outputs have features of dimension {features.shape[1]}, but calibration had "
+                f"{width}."
             )
         if not np.array_equal(outputs.classes, state.classes):
             if not np.array_equal(outputs.classes, np.arange(outputs.n_classes)):
@@ -906,12 +897,14 @@ class Predictor(Estimator, ABC):
             outputs = outputs.replace(classes=state.classes)
         return outputs.with_trust(self.trust)
 
-    def _score(self, recalibrated: ModelOutputs) -> Floats:
-        """Scores of all classes of prepared samples, shape (m, K)."""
+    def _score(self, outputs: ModelOutputs) -> tuple[ModelOutputs, Floats]:
+        """Prepared samples with class biases, and the scores of all classes, shape (m, K)."""
         state, draws = self.state_, None
+        recalibrated = state.recalibrated(outputs)
         if state.score.randomized:
             draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, recalibrated.draw_keys)
-        return state.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
+        matrix = state.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
+        return recalibrated, matrix
 
     def _sets(
         self, recalibrated: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any

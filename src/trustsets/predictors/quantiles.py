@@ -15,8 +15,9 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Alphas, Codes, Floats, read_only
+from trustsets._arrays import Codes, Floats, read_only
 from trustsets._blocks import one_blas_thread
+from trustsets._parameters import Alphas
 from trustsets.basis import FittedBasis
 from trustsets.engine import (
     QuantileModel,

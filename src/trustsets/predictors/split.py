@@ -7,7 +7,8 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Alphas, Codes, Floats, check_arguments
+from trustsets._arrays import Codes, Floats
+from trustsets._parameters import Alphas, check_arguments
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust
