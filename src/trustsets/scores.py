@@ -225,7 +225,8 @@ def _ranked(probabilities: Floats) -> tuple[Codes, Floats]:
     """
     n, width = probabilities.shape
     column_bits = (1 << (width - 1).bit_length()) - 1
-    keys = ~(probabilities + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
+    keys = (probabilities + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
+    np.invert(keys, out=keys)
     keys &= ~column_bits
     keys |= np.arange(width)
     keys.sort(axis=1)
@@ -282,7 +283,9 @@ class _Cumulative(_OwnMass):
             mass += self._share(draws) * ranked
             # Increasing in exact arithmetic; with rounding, a worse rank could score lower.
             np.maximum.accumulate(mass, axis=1, out=mass)
-        mass += self._penalty(mass.shape[1])
+        penalty = self._penalty(mass.shape[1])
+        if penalty.any():
+            mass += penalty
         return mass
 
     def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
