@@ -14,7 +14,7 @@ def simulated_logits(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.
     return 1.7 * true, labels
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_outputs():
     """Return a function that makes simulated outputs with labels, features and groups."""
 
@@ -35,16 +35,25 @@ def make_outputs():
     return make
 
 
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """One headless browser for all tests of pages."""
+    from browser import start_browser
+
+    browser = start_browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
 # Folders, files and tests (by the beginning of their name) that `make quick` leaves out, besides
 # those with a mark of their own: they start processes, run networks or a browser, or take seconds.
 SLOW = (
     "auditing",
-    "basis/test_auto.py",
     "basis/test_learned.py",
     "benchmarks",
     "cli",
     "contract/test_golden.py::test_a_saved_predictor",
-    "contract/test_public_names.py::test_predictors_do_not_load",
+    "contract/test_public_names.py::test_nothing_is_loaded",
     "contract/test_queries.py",
     "demo",
     "engine/test_compiled.py",
@@ -74,12 +83,9 @@ SLOW = (
     "test_explain.py",
     "test_extract.py",
     "test_planning.py",
-    "test_plots.py::test_matplotlib_is_imported",
     "test_ray.py",
     "test_sklearn.py",
     "test_sklearn_boosting.py",
-    "test_sklearn_laws.py",
-    "test_sklearn_tools.py",
 )
 HERE = Path(__file__).parent
 

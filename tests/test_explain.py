@@ -264,9 +264,8 @@ def test_ties_at_the_score_of_a_class():
     labels = np.where(rng.random(120) < 0.15, rng.integers(4, size=120), logits.argmax(axis=1))
     outputs = ModelOutputs(logits=logits, labels=labels)
     for basis in (Intercept(), LINE):
-        predictor = ConditionalConformal(score=APS(), basis=basis, allow_empty=True).calibrate(
-            outputs[:100]
-        )
+        predictor = ConditionalConformal(score=APS(), basis=basis, allow_empty=True)
+        predictor.calibrate(outputs[:100])
         for place in range(100, 110):
             found = predictor.explain(outputs[place], alpha=0.25)
             sets = predictor.predict_set(outputs[place], alpha=0.25)

@@ -1,7 +1,5 @@
 """What figures show is checked as data; each figure is drawn once and read back."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import matplotlib as mpl
@@ -139,12 +137,6 @@ def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
 def test_bad_arguments_are_named(case, draw, message):
     with pytest.raises(match=message):
         draw(case[2])
-
-
-def test_matplotlib_is_imported_only_to_draw():
-    code = "import sys, trustsets.plots; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_ends_of_narrow_bins_are_told_apart():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trustsets import APS, ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
+from trustsets import APS, ConditionalConformal, StandardConformal, TrustScore
 from trustsets.errors import InputError
 from trustsets.files import predict_table
 from trustsets.ray import predict_dataset
@@ -17,8 +17,6 @@ ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
 # Ray sets fields of its own that it deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
-
-CLASSES, WIDTH = 4, 6
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,30 +32,25 @@ def local_ray():
         ray.shutdown()
 
 
-def outputs(n, seed):
-    rng = np.random.default_rng(seed)
-    return ModelOutputs(
-        logits=rng.normal(size=(n, CLASSES)),
-        features=rng.normal(size=(n, WIDTH)).astype(np.float32),
-        labels=rng.integers(0, CLASSES, n),
+@pytest.fixture(scope="module")
+def table(make_outputs):
+    new = make_outputs(500, seed=2)
+    columns = {"name": [f"s{i}" for i in range(500)], "row": np.arange(500)}
+    return pa.table(
+        columns | {"logits": list(new.logits), "features": list(new.features.astype(np.float32))}
     )
 
 
 @pytest.fixture(scope="module")
-def table():
-    new = outputs(500, seed=2)
-    columns = {"name": [f"s{i}" for i in range(500)], "row": np.arange(500)}
-    return pa.table(columns | {"logits": list(new.logits), "features": list(new.features)})
-
-
-@pytest.fixture(scope="module")
-def predictors():
+def predictors(make_outputs):
     """One draws at random twice for each row and looks at all training samples."""
-    train = outputs(600, seed=0)
+    train = make_outputs(600, seed=0)
     trust = TrustScore().fit(train.features, train.labels)
     random = ConditionalConformal(score=APS(own_mass="random"), trust=trust, randomized=True)
     methods = {"standard": StandardConformal(), "random, trust": random}
-    return {name: own.calibrate(outputs(800, seed=1)) for name, own in methods.items()}
+    return {
+        name: own.calibrate(make_outputs(800, seed=1, groups=None)) for name, own in methods.items()
+    }
 
 
 @pytest.mark.parametrize(

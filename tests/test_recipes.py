@@ -6,7 +6,6 @@ import pytest
 from trustsets import (
     ConditionalConformal,
     Groups,
-    ModelOutputs,
     MondrianConformal,
     Polynomial,
     StandardConformal,
@@ -31,19 +30,14 @@ PAPER = ("paper", "naive")
 
 
 @pytest.fixture(scope="module")
-def samples():
-    rng = np.random.default_rng(3)
-    logits = rng.normal(size=(600, 4))
-    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    features = logits + 0.1 * rng.normal(size=logits.shape)
-    groups = {"site": np.where(rng.random(600) < 0.5, "north", "south")}
-    return ModelOutputs(logits=logits, labels=labels, features=features, groups=groups)
+def samples(make_outputs):
+    return make_outputs(600, 4, seed=3)
 
 
 @pytest.fixture(scope="module")
 def trust(samples):
     rng = np.random.default_rng(4)
-    return TrustScore().fit(rng.normal(size=(200, 4)), np.arange(200) % 4)
+    return TrustScore().fit(rng.normal(size=(200, 3)), np.arange(200) % 4)
 
 
 CASES = [(method, score, True) for method in METHODS for score in (None, *SCORES)]

@@ -42,6 +42,19 @@ def test_classes_are_listed_by_score_and_full_sets_say_why():
     assert sets.status.tolist() == [full, full, Status.UNSEEN_GROUP, Status.EXACT]
 
 
+@pytest.mark.parametrize("alphas", [(0.1,), (0.1, 0.3), (0.3, 0.1, 0.6)])
+def test_sets_that_are_empty_at_any_alpha_get_the_predicted_class_at_all(alphas):
+    rng = np.random.default_rng(0)
+    scores, predicted = rng.random((60, 3)), rng.integers(3, size=60)
+    values = rng.uniform(-0.5, 1.0, size=(60, len(alphas)))
+    thresholds = Thresholds(values, np.zeros(values.shape, np.int8))
+    words = {"alpha": alphas, "predicted": predicted}
+    bare = PredictionSets.from_scores(scores, thresholds, allow_empty=True, **words)
+    kept = PredictionSets.from_scores(scores, thresholds, allow_empty=False, **words)
+    given = (bare.sizes == 0).any(axis=1)[:, None] & np.eye(3, dtype=bool)[predicted]
+    np.testing.assert_array_equal(kept.mask, bare.mask | given[..., None])
+
+
 @pytest.mark.parametrize("status", Status)
 def test_the_status_of_a_full_set_tells_an_infinite_threshold_from_a_finite_one(status):
     words = ("the threshold is infinite", "samples for this alpha", "shares the group")

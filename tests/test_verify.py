@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trustsets import ConditionalConformal, Confidence, ModelOutputs, Polynomial
+from trustsets import ConditionalConformal, Confidence, Polynomial
 from trustsets import verify as module
 from trustsets.engine import fit_quantiles
 from trustsets.errors import InputError
@@ -19,42 +19,34 @@ from trustsets.verify import failing_conditions, read_certificate
 FILE = Path(str(module.__file__))
 
 
-def outputs(seed, n):
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(n, 6))
-    labels = (logits + rng.gumbel(size=(n, 6))).argmax(axis=1)
-    return ModelOutputs(logits=logits, labels=labels)
+def proven(make_outputs, alpha, penalty=0.0):
+    basis = Polynomial(2, (Confidence(),), penalty=penalty)
+    calibration, tuning, test = (make_outputs(n, 6, n) for n in (80, 50, 1))
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
+    return predictor.certificate(test, alpha=alpha)
 
 
 @pytest.fixture(scope="module")
-def certificate():
-    basis = Polynomial(2, (Confidence(),), penalty=0.5)
-    predictor = ConditionalConformal(basis=basis).calibrate(outputs(0, 80), tuning=outputs(1, 50))
-    return predictor.certificate(outputs(2, 1), alpha=0.2)
+def certificate(make_outputs):
+    return proven(make_outputs, 0.2, penalty=0.5)
 
 
 @pytest.fixture(scope="module")
-def far():
+def far(make_outputs):
     """A certificate of an infinite threshold."""
-    basis = Polynomial(2, (Confidence(),))
-    predictor = ConditionalConformal(basis=basis).calibrate(outputs(0, 80), tuning=outputs(1, 50))
-    return predictor.certificate(outputs(2, 1), alpha=0.002)
+    return proven(make_outputs, 0.002)
 
 
 def test_the_checker_is_one_page_that_needs_numpy_alone():
     text = FILE.read_text()
     assert len(text.splitlines()) < 80
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module] if isinstance(node, ast.ImportFrom) else _names(node))
-    }
+    imported = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            imported.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            imported |= {item.name.split(".")[0] for item in node.names}
     assert imported == {"json", "sys", "typing", "numpy"}
-
-
-def _names(node):
-    return [item.name for item in node.names]
 
 
 def test_valid_certificates_are_valid(certificate, far):

@@ -1,23 +1,9 @@
 import numpy as np
 import pytest
+from stand_ins import Column
 
 from trustsets import Bins, Confidence, Groups, ModelOutputs, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
-from trustsets.statistics import Statistic
-
-
-class Column(Statistic):
-    """A planted statistic: one column of the features."""
-
-    def __init__(self, index: int) -> None:
-        object.__setattr__(self, "index", index)
-
-    def measure(self, observed):
-        return np.asarray(observed.features[:, self.index], dtype=float)
-
-    @property
-    def name(self):
-        return f"x{self.index}"
 
 
 def observed(features):

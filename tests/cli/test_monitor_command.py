@@ -63,6 +63,12 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
     for one, other in zip(done["parts"], json.loads(first.out)["parts"], strict=True):
         # Intervals depend on the order in which labels come.
         assert [one[name] for name in COUNTED] == [other[name] for name in COUNTED]
+    # So may the outputs themselves, again and with labels.
+    again = ["--state", "again.trustsets", "--json"]
+    for name, labelled in (("bare1.npz", 0), ("batch1.npz", 200)):
+        assert (
+            json.loads(run("monitor", "model.trustsets", name, *again).out)["labelled"] == labelled
+        )
     shown = run("monitor", "model.trustsets", "--state", "later.trustsets")
     assert shown.code == 0 and "200 samples in 2 batches" in shown.out
 

@@ -41,20 +41,22 @@ def test_every_error_is_of_the_family_and_of_a_standard_kind():
         assert issubclass(error, trustsets.TrustSetsError)
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    heavy = "numpy scipy numba sklearn pandas pyarrow matplotlib torch rich jinja2".split()
-    code = f"import sys, trustsets; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+SCIPY = "scipy.stats scipy.optimize scipy.linalg scipy.special"
+PREDICTORS = "ConditionalConformal, ModelOutputs, StandardConformal, TrustScore, PredictionSets"
 
 
-def test_predictors_do_not_load_what_only_some_uses_need():
-    # numba compiles the engine; everything else here takes longer to load than a prediction.
-    unused = "sklearn scipy.stats scipy.optimize scipy.linalg scipy.special pandas pyarrow polars"
-    heavy = f"{unused} matplotlib torch rich jinja2 typer".split()
-    names = "ConditionalConformal, ModelOutputs, StandardConformal, TrustScore, PredictionSets"
-    code = f"import sys; from trustsets import {names}"
-    code += f"; print([m for m in {heavy} if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("import trustsets", "numpy numba sklearn pandas pyarrow scipy"),
+        # numba compiles the engine; everything else here takes longer to load than a prediction.
+        (f"from trustsets import {PREDICTORS}", f"sklearn {SCIPY} pandas pyarrow polars typer"),
+        ("import trustsets.plots", ""),
+    ],
+)
+def test_nothing_is_loaded_before_it_is_needed(code, unused):
+    heavy = f"{unused} matplotlib torch rich jinja2".split()
+    code = f"import sys; {code}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -161,11 +161,6 @@ def sets():
 
 
 @cache
-def nested():
-    return predictor().predict_set(outputs(), alpha=[0.1, 0.2])
-
-
-@cache
 def evaluation():
     return trustsets.evaluate(sets(), outputs())
 
@@ -173,6 +168,11 @@ def evaluation():
 @cache
 def quantiles():
     return fit_quantiles(np.ones((N, 1)), np.arange(float(N)))
+
+
+def good(function, **arguments):
+    """A call that succeeds: a function and its arguments."""
+    return function, arguments
 
 
 def calls(folder):
@@ -193,161 +193,154 @@ def calls(folder):
     monitor.save(folder / "monitor.trustsets")
     made = {
         "ModelOutputs": (ModelOutputs, {"logits": samples.logits} | fields),
-        "probabilities": (ModelOutputs, {"probabilities": samples.probabilities}),
+        "probabilities": good(ModelOutputs, probabilities=samples.probabilities),
         "replace": (samples.replace, fields),
-        "take": (samples.take, {"index": [0]}),
-        "split": (samples.split, {"fraction": 0.5, "seed": 0, "stratify": False}),
-        "concat": (ModelOutputs.concat, {"parts": [samples, samples]}),
-        "concat of one": (lambda part: ModelOutputs.concat([samples, part]), {"part": samples}),
-        "shifted": (samples.shifted, {"shift": np.zeros(3)}),
-        "with_trust": (samples.with_trust, {"trust": np.ones(N)}),
-        "with_logits": (samples.with_logits, {"logits": samples.logits}),
-        "from_scores": (
+        "take": good(samples.take, index=[0]),
+        "split": good(samples.split, fraction=0.5, seed=0, stratify=False),
+        "concat": good(ModelOutputs.concat, parts=[samples, samples]),
+        "concat of one": good(lambda part: ModelOutputs.concat([samples, part]), part=samples),
+        "shifted": good(samples.shifted, shift=np.zeros(3)),
+        "with_trust": good(samples.with_trust, trust=np.ones(N)),
+        "with_logits": good(samples.with_logits, logits=samples.logits),
+        "from_scores": good(
             PredictionSets.from_scores,
-            {
-                "scores": scores,
-                "thresholds": thresholds,
-                "alpha": 0.1,
-                "classes": samples.classes,
-                "predicted": samples.predicted_codes,
-                "allow_empty": False,
-            },
+            scores=scores,
+            thresholds=thresholds,
+            alpha=0.1,
+            classes=samples.classes,
+            predicted=samples.predicted_codes,
+            allow_empty=False,
         ),
         "Thresholds": (
             lambda **parts: PredictionSets.from_scores(scores, Thresholds(**parts), 0.1),
             vars(thresholds),
         ),
-        "sets.at": (sets().at, {"alpha": 0.1}),
-        "nested.at": (nested().at, {"alpha": 0.1}),
-        "covers": (sets().covers, {"labels": samples.labels}),
-        "to_frame": (sets().to_frame, {"flavour": "pandas"}),
-        "part of sets": (lambda index: sets()[[index]], {"index": 0}),
+        "sets.at": good(sets().at, alpha=0.1),
+        "nested.at": good(predictor().predict_set(samples, [0.1, 0.2]).at, alpha=0.1),
+        "covers": good(sets().covers, labels=samples.labels),
+        "to_frame": good(sets().to_frame, flavour="pandas"),
+        "part of sets": good(lambda index: sets()[[index]], index=0),
         "TrustScore": (fitted_trust, TrustScore().get_params()),
-        "TrustScore.fit": (
-            TrustScore().fit,
-            {"features": samples.features, "labels": samples.labels},
-        ),
-        "TemperatureScaling.fit": (TemperatureScaling().fit, {"outputs": samples}),
-        "TemperatureScaling.transform": (
-            TemperatureScaling().fit(samples).transform,
-            {"outputs": samples},
+        "TrustScore.fit": good(TrustScore().fit, features=samples.features, labels=samples.labels),
+        "TemperatureScaling.fit": good(TemperatureScaling().fit, outputs=samples),
+        "TemperatureScaling.transform": good(
+            TemperatureScaling().fit(samples).transform, outputs=samples
         ),
         "ClassBias": (fitted(ClassBias), ClassBias().get_params()),
-        "ClassBias.transform": (ClassBias().fit(samples).transform, {"outputs": samples}),
-        "score.matrix": (APS().matrix, {"outputs": samples, "temperature": 1.0, "draws": None}),
-        "evaluate": (
+        "ClassBias.transform": good(ClassBias().fit(samples).transform, outputs=samples),
+        "score.matrix": good(APS().matrix, outputs=samples, temperature=1.0, draws=None),
+        "evaluate": good(
             trustsets.evaluate,
-            {
-                "sets": sets(),
-                "outputs": samples,
-                "alpha": None,
-                "sizes": None,
-                "metrics": ["class"],
-                "bins": None,
-                "level": 0.95,
-                "n_bootstrap": 10,
-            },
+            sets=sets(),
+            outputs=samples,
+            alpha=None,
+            sizes=None,
+            metrics=["class"],
+            bins=None,
+            level=0.95,
+            n_bootstrap=10,
         ),
-        "compare": (
-            trustsets.compare,
-            {"results": {"a": evaluation()}, "equal_size": False, "columns": None},
+        "compare": good(
+            trustsets.compare, results={"a": evaluation()}, equal_size=False, columns=None
         ),
-        "compare predictors": (
+        "compare predictors": good(
             lambda **named: trustsets.compare({"a": predictor()}, outputs=samples, **named),
-            {"alpha": 0.1, "equal_size": "a", "n_bootstrap": 10},
+            alpha=0.1,
+            equal_size="a",
+            n_bootstrap=10,
         ),
-        "audit": (
+        "audit": good(
             lambda **named: trustsets.audit(**{"predictor": predictor()} | named),
-            {"predictor": predictor(), "alpha": 0.1, "sets": None, "bins": None, "level": 0.9},
+            predictor=predictor(),
+            alpha=0.1,
+            sets=None,
+            bins=None,
+            level=0.9,
         ),
-        "find_regions": (
+        "find_regions": good(
             lambda **named: find_regions(**{"sets": sets(), "outputs": samples} | named),
-            {"by": ["confidence"], "max_conditions": 1, "level": 0.95, "seed": 0},
+            by=["confidence"],
+            max_conditions=1,
+            level=0.95,
+            seed=0,
         ),
-        "plan": (
-            trustsets.plan,
-            {"alpha": 0.1, "within": 0.05, "probability": 0.9, "n": 100, "groups": [0.5]},
-        ),
-        "write_report": (
+        "plan": good(trustsets.plan, alpha=0.1, within=0.05, probability=0.9, n=100, groups=[0.5]),
+        "write_report": good(
             lambda **named: trustsets.write_report(**{"path": folder / "a.html"} | named),
-            {"path": folder / "a.html", "evaluations": evaluation(), "title": "", "details": {}},
+            path=folder / "a.html",
+            evaluations=evaluation(),
+            title="",
+            details={},
         ),
-        "load": (trustsets.load, {"path": folder / "none"}),
-        "Monitor": (
+        "load": good(trustsets.load, path=folder / "none"),
+        "Monitor": good(
             lambda **named: Monitor(**named).observe(samples).verdict(),
-            {"predictor": predictor(), "alpha": 0.1, "reference": None, "random_state": 0},
+            predictor=predictor(),
+            alpha=0.1,
+            reference=None,
+            random_state=0,
         ),
-        "Monitor.observe": (
-            Monitor(predictor()).observe,
-            {"outputs": samples, "ids": None, "batch": None, "in_order": False},
+        "Monitor.observe": good(
+            Monitor(predictor()).observe, outputs=samples, ids=None, batch=None, in_order=False
         ),
-        "Monitor.label": (
-            labelled_monitor,
-            {"ids": [0, 1], "labels": [0, 1], "batch": None, "in_order": True},
+        "Monitor.label": good(
+            labelled_monitor, ids=[0, 1], labels=[0, 1], batch=None, in_order=True
         ),
-        "Monitor.load": (
-            Monitor.load,
-            {"path": folder / "monitor.trustsets", "predictor": predictor()},
+        "Monitor.load": good(
+            Monitor.load, path=folder / "monitor.trustsets", predictor=predictor()
         ),
-        "TrustSetClassifier": (
+        "TrustSetClassifier": good(
             fitted_classifier,
-            {
-                "estimator": GaussianNB(),
-                "method": "standard",
-                "nonconformity_score": None,
-                "calibration_fraction": 0.5,
-                "prefit": False,
-                "random_state": 0,
-            },
+            estimator=GaussianNB(),
+            method="standard",
+            nonconformity_score=None,
+            calibration_fraction=0.5,
+            prefit=False,
+            random_state=0,
         ),
-        "extract_outputs": (
+        "extract_outputs": good(
             extract_outputs,
-            {
-                "model": lambda inputs: (inputs, inputs),
-                "loader": [(samples.features, samples.labels)],
-                "features": None,
-                "classes": ["a", "b", "c"],
-                "folder": None,
-                "progress": False,
-            },
+            model=lambda inputs: (inputs, inputs),
+            loader=[(samples.features, samples.labels)],
+            features=None,
+            classes=["a", "b", "c"],
+            folder=None,
+            progress=False,
         ),
-        "fit_quantiles": (
+        "fit_quantiles": good(
             fit_quantiles,
-            {
-                "phi_calib": np.ones((N, 1)),
-                "scores_calib": np.arange(float(N)),
-                "alpha": 0.1,
-                "start": None,
-            },
+            phi_calib=np.ones((N, 1)),
+            scores_calib=np.arange(float(N)),
+            alpha=0.1,
+            start=None,
         ),
-        "quantile thresholds": (
-            quantiles().thresholds,
-            {"phi_test": np.ones((2, 1)), "weight": None, "alpha": None},
+        "quantile thresholds": good(
+            quantiles().thresholds, phi_test=np.ones((2, 1)), weight=None, alpha=None
         ),
-        "quantiles at": (quantiles().at, {"alpha": 0.2}),
-        "quantiles leave_one_out": (quantiles().leave_one_out, {"points": None, "weight": None}),
-        "make_predictor": (
+        "quantiles at": good(quantiles().at, alpha=0.2),
+        "quantiles leave_one_out": good(quantiles().leave_one_out, points=None, weight=None),
+        "make_predictor": good(
             make_predictor,
-            {
-                "method": "conditional",
-                "score": "aps",
-                "trust": None,
-                "basis": "polynomial",
-                "statistics": ["confidence"],
-                "groups": ["site"],
-                "n": 100,
-            },
+            method="conditional",
+            score="aps",
+            trust=None,
+            basis="polynomial",
+            statistics=["confidence"],
+            groups=["site"],
+            n=100,
         ),
-        "make_basis": (
+        "make_basis": good(
             lambda **named: make_basis("groups", **named),
-            {"statistics": ["confidence"], "groups": ["site"], "n": 100},
+            statistics=["confidence"],
+            groups=["site"],
+            n=100,
         ),
     }
     for score in (APS, RAPS, SAPS, Softmax):
         made[score.__name__] = used_score(score), vars(score())
     for statistic in (Confidence, Entropy, Margin, Trust):
-        made[statistic.__name__] = used_statistic(statistic), {"transform": "rank"}
-        made[f"{statistic.__name__}.measure"] = statistic().measure, {"outputs": samples}
+        made[statistic.__name__] = good(used_statistic(statistic), transform="rank")
+        made[f"{statistic.__name__}.measure"] = good(statistic().measure, outputs=samples)
     for kind in (StandardConformal, MondrianConformal, ClusteredConformal):
         made[kind.__name__] = calibrated(kind), kind._defaults()
     simple = {"basis": Polynomial(1, of=(Confidence(),)), "tuning_fraction": 0.0}
@@ -357,29 +350,22 @@ def calls(folder):
     )
     for name, model in {"standard": predictor(), "conditional": functions()}.items():
         made |= {
-            f"{name}.calibrate": (model.copy().calibrate, {"outputs": samples, "tuning": None}),
-            f"{name}.predict_set": (
-                model.predict_set,
-                {"outputs": samples, "alpha": 0.1, "sample_alphas": None, "max_size": None},
+            f"{name}.calibrate": good(model.copy().calibrate, outputs=samples, tuning=None),
+            f"{name}.predict_set": good(
+                model.predict_set, outputs=samples, alpha=0.1, sample_alphas=None, max_size=None
             ),
-            f"{name}.predict_p": (model.predict_p, {"outputs": sample, "alphas": [0.1]}),
-            f"{name}.leave_one_out": (model.leave_one_out, {"alpha": 0.1}),
-            f"{name}.explain": (model.explain, {"sample": sample, "alpha": 0.1, "label": 0}),
-            f"{name}.certificate": (
-                model.certificate,
-                {"sample": sample, "alpha": 0.1, "label": 0},
-            ),
-            f"{name}.update": (model.copy().update, {"more": samples}),
-            f"{name}.forget": (lambda rows, model=model: model.copy().forget(rows), {"rows": [0]}),
-            f"{name}.adapt": (
-                model.adapt,
-                {"unlabelled": samples, "shift": "label", "of": "statistics"},
-            ),
-            f"{name}.summary": (model.summary, {"sets": None}),
-            f"{name}.save": (model.save, {"path": path}),
+            f"{name}.predict_p": good(model.predict_p, outputs=sample, alphas=[0.1]),
+            f"{name}.leave_one_out": good(model.leave_one_out, alpha=0.1),
+            f"{name}.explain": good(model.explain, sample=sample, alpha=0.1, label=0),
+            f"{name}.certificate": good(model.certificate, sample=sample, alpha=0.1, label=0),
+            f"{name}.update": good(model.copy().update, more=samples),
+            f"{name}.forget": good(lambda rows, model=model: model.copy().forget(rows), rows=[0]),
+            f"{name}.adapt": good(model.adapt, unlabelled=samples, shift="label", of="statistics"),
+            f"{name}.summary": good(model.summary, sets=None),
+            f"{name}.save": good(model.save, path=path),
         }
     set_params = functions().copy().set_params
-    made["conditional.set_params"] = set_params, {"trust__neighbour": 2}
+    made["conditional.set_params"] = good(set_params, trust__neighbour=2)
     return made
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run as cli  # noqa: F401
 from scipy.stats import beta, binomtest
 
 import trustsets.cli
 import trustsets.demo
 from trustsets import ConditionalConformal, StandardConformal, TrustScore
-from trustsets.cli import main
 from trustsets.demo import TASKS, Comparison, compare_methods, load
 from trustsets.errors import InputError
 
@@ -161,17 +161,10 @@ class TestCommand:
     """The command on what was measured above; the test of the wheel runs all of it."""
 
     @pytest.fixture
-    def demo(self, result, tmp_path, monkeypatch, capsys):
+    def demo(self, result, tmp_path, monkeypatch, cli):  # noqa: F811
         monkeypatch.setattr(trustsets.demo, "compare_methods", lambda *_, **options: result)
         monkeypatch.setenv("COLUMNS", "80")
-
-        def run(*arguments):
-            with pytest.raises(SystemExit) as ended:
-                main(["demo", "--output", str(tmp_path), *arguments])
-            captured = capsys.readouterr()
-            return ended.value.code or 0, captured.out, captured.err
-
-        return run
+        return lambda *arguments: cli("demo", "--output", tmp_path, *arguments)
 
     def test_text_and_json_have_the_same_numbers(self, demo, result):
         code, out, _ = demo()

@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import pytest
-from browser import start_browser
 
 import trustsets
 from trustsets.report import divisions
@@ -21,13 +20,6 @@ def explorer(data):
     images = rng.random((len(data.outputs), 8, 8))
     with explore(data.outputs, data.trust, train=data.train, images=images) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    browser = start_browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture

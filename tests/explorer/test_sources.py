@@ -8,12 +8,13 @@ import subprocess
 import sys
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
 from trustsets import explore
 from trustsets.errors import InputError
-from trustsets_explorer import explore_files
+from trustsets_explorer import explore_files, launch
 
 
 def ask(explorer, action, **more):
@@ -46,6 +47,17 @@ def test_images_are_found_by_the_names_in_the_file(folder):
         assert image.headers["content-type"] == "image/png"
         assert Image.open(io.BytesIO(image.content)).getpixel((0, 0)) == (80, 80, 80)
         assert explorer.session.trust is None
+
+
+def test_images_of_the_demo_belong_to_their_samples(monkeypatch):
+    """The image of a sample is nearer to the mean image of its digit than to those of others."""
+    seen = {}
+    monkeypatch.setattr(launch, "explore", lambda outputs, **more: seen.update(more, all=outputs))
+    launch.explore_task("digits")
+    codes, images = seen["all"].codes, np.asarray(seen["images"])
+    means = [images[codes == digit].mean(axis=0) for digit in range(10)]
+    distances = ((images[:, None] - np.array(means)) ** 2).sum(axis=(2, 3))
+    assert (distances.argmin(axis=1) == codes).mean() > 0.7
 
 
 def test_wrong_arguments_are_refused(folder, data):

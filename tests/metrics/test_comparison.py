@@ -3,11 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stand_ins import FirstFeature
 
 from trustsets import (
     ConditionalConformal,
     ModelOutputs,
     MondrianConformal,
+    Polynomial,
     StandardConformal,
     compare,
     evaluate,
@@ -88,27 +90,6 @@ def test_frame_and_json(runs):
     again = Comparison.from_json(table.to_json())
     assert again.to_json() == table.to_json()
     assert again.to_markdown() == table.to_markdown()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda own: ({},), "at least one method"),
-        (lambda own: ({"a": []},), r"results\['a'\] must be an Evaluation or a non-empty list"),
-        (lambda own: ({"a": own, ("x", "b"): own},), "equally many parts"),
-    ],
-)
-def test_bad_arguments_are_named(runs, change, message):
-    with pytest.raises(InputError, match=message):
-        compare(*change(runs(0.9)))
-
-
-def test_only_what_is_shared_can_be_compared(runs):
-    own = runs(0.9)
-    with pytest.raises(InputError, match="'slab', which not every evaluation has"):
-        compare({"a": own}, columns=["slab"])
-    with pytest.raises(InputError, match="share alpha and level"):
-        compare({"a": own, "b": runs(0.9, alpha=0.2)})
 
 
 def changed(evaluation, **values):
@@ -241,6 +222,16 @@ def test_rows_at_equal_size_are_judged_against_the_same_target():
     assert "| size of conditional | split " in table.to_markdown()
 
 
+def test_trust_that_one_predictor_knows_is_a_column_for_all(make_outputs):
+    calibration, test = make_outputs(300), make_outputs(200, seed=1)
+    with_trust = ConditionalConformal(basis=Polynomial(1), trust=FirstFeature())
+    both = {"split": StandardConformal(), "trust": with_trust}
+    both = {name: one.calibrate(calibration) for name, one in both.items()}
+    found = compare(both, outputs=test, n_bootstrap=5)
+    given = compare(both, outputs=test.with_trust(FirstFeature()), n_bootstrap=5)
+    assert found.to_json() == given.to_json() and "conf_trust.gap" in found.columns
+
+
 def test_few_samples_have_no_excess_risk():
     predictors = {"split": calibrated()["split"]}
     columns = [compare(predictors, outputs=draw(n, 1), n_bootstrap=5).columns for n in (49, 50)]
@@ -262,11 +253,16 @@ def test_predictors_over_seeds_are_averaged():
         assert entry.mean == pytest.approx(np.mean(values)) and entry.n_seeds == 2
 
 
-def test_bad_arguments_of_equal_size_are_named(runs):
-    predictors, test = calibrated(), draw(100, 1)
+def test_bad_arguments_are_named(runs):
+    predictors, test, own = calibrated(), draw(100, 1), runs(0.9)
     for change, message in (
-        (lambda: compare({"a": runs(0.9)}, equal_size=True), "need calibrated predictors"),
-        (lambda: compare(predictors | {"a": runs(0.9)}, outputs=test), "not some of each"),
+        (lambda: compare({}), "at least one method"),
+        (lambda: compare({"a": []}), r"results\['a'\] must be an Evaluation or a non-empty list"),
+        (lambda: compare({"a": own, ("x", "b"): own}), "equally many parts"),
+        (lambda: compare({"a": own}, columns=["slab"]), "'slab', which not every evaluation has"),
+        (lambda: compare({"a": own, "b": runs(0.9, alpha=0.2)}), "share alpha and level"),
+        (lambda: compare({"a": own}, equal_size=True), "need calibrated predictors"),
+        (lambda: compare(predictors | {"a": own}, outputs=test), "not some of each"),
         (lambda: compare(predictors), "outputs must be the labelled test samples"),
         (lambda: compare(predictors, outputs=[test, test]), r"\[1, 1, 1\] predictors and 2"),
         (lambda: compare(predictors, outputs=test, equal_size="x"), "must name one of"),

@@ -5,13 +5,6 @@ import numpy as np
 from trustsets import APS, ModelOutputs, StandardConformal
 
 
-class FirstFeature:
-    """Stands in for a trust score."""
-
-    def score(self, features, predicted):
-        return np.exp(np.asarray(features, dtype=float)[:, 0])
-
-
 def draw(rng, n, change=None, labelled=True):
     """Samples of 4 classes with features and sites; `change` says what has broken."""
     logits = 2.0 * rng.normal(size=(n, 4))

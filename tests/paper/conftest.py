@@ -1,8 +1,7 @@
 import pytest
 import torch
+from command_line import run as cli  # noqa: F401
 from trees import make_body, save_checkpoint, write_tree
-
-from trustsets.cli import main
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,15 +27,3 @@ def prepared(tmp_path_factory):
         return made[dataset]
 
     return prepare
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run the command line here; gives the exit code, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as done:
-            main([str(argument) for argument in arguments])
-        return done.value.code or 0, *capsys.readouterr()
-
-    return run

@@ -1,5 +1,6 @@
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ from small_runs import QUICK, small_source
 
 from trustsets import compare
 from trustsets.metrics import Correlation
+from trustsets_paper import tables
 from trustsets_paper.pages import differences, write_run
 from trustsets_paper.protocol import (
     CONDITIONAL,
@@ -18,12 +20,18 @@ from trustsets_paper.protocol import (
     Cell,
     Experiment,
 )
+from trustsets_paper.sources import PAPER_DATASETS as DATASETS
 from trustsets_paper.tables import (
+    CLAIMS,
     MARK,
+    Claim,
     Number,
     Printed,
+    claims_rows,
     correlation_table,
+    judge,
     paper_tables,
+    printed_correlation,
     printed_values,
     share_by_chance,
 )
@@ -193,3 +201,125 @@ def test_pictures_are_left_out_where_there_is_nothing_to_show(tmp_path):
     run = Experiment(small_source(n=60), options).run()
     write_run(run, tmp_path)
     assert [path.name for path in (tmp_path / "figures").iterdir()] == ["figure6.png"]
+
+
+BETTER = Claim("", CONDITIONAL, STANDARD, "conf_trust.gap")
+COMPARABLE = Claim("", CONDITIONAL, STANDARD, "size", comparable=True)
+HIGHER = Claim("", CONDITIONAL, STANDARD, "groups.worst", higher=True)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return Experiment(small_source(), QUICK).run()
+
+
+@pytest.mark.parametrize(
+    ("claim", "differences", "word"),
+    [
+        (BETTER, [-1.0, -1.0, -1.0], "yes"),
+        (BETTER, [1.0, 1.0, 1.0], "no"),
+        # A mean of 1 with a standard error of 0.58 is within two of them, on either side.
+        (BETTER, [0.0, -1.0, -2.0], "undecided"),
+        (BETTER, [0.0, 1.0, 2.0], "undecided"),
+        (COMPARABLE, [-1.0, 1.0, -1.0], "yes"),
+        (COMPARABLE, [1.0, 1.0, 1.0], "no"),
+        (HIGHER, [1.0, 1.0, 1.0], "yes"),
+        (HIGHER, [-1.0, -1.0, -1.0], "no"),
+    ],
+)
+def test_a_claim_is_judged_by_paired_differences(claim, differences, word, monkeypatch, run):
+    """Seeds differ by 10, and a difference of 1 in all of them is certain."""
+    base = np.array([10.0, 20.0, 30.0])
+    values = {claim.row: base + differences, claim.against: base}
+    monkeypatch.setattr(tables, "_claim_values", lambda run, claim, method: values[method])
+    item = judge(claim, run)
+    assert item.word == word
+    assert item.difference == pytest.approx(np.mean(differences))
+    assert item.standard_error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(3))
+
+
+def test_values_are_those_of_the_tables(run):
+    """Every claim of the paper is judged, with the numbers that its tables have."""
+    header, rows = claims_rows([run])
+    assert header == ["Claim", "Section", "printed", "small"]
+    # RAPS was not run.
+    assert len(rows) == len(CLAIMS) - 1
+    item = judge(BETTER, run)
+    row, base = (
+        [evaluation.metrics["conf_trust.gap"].value for evaluation in run.evaluations[cell]]
+        for cell in (Cell("APS", CONDITIONAL, 2), Cell("APS", STANDARD))
+    )
+    assert (item.value, item.against) == (np.mean(row), np.mean(base))
+    worst = judge(next(claim for claim in CLAIMS if claim.column == "groups.worst"), run)
+    values = [
+        evaluation.metrics["group:site.worst"].value
+        for evaluation in run.evaluations[Cell("APS", CONDITIONAL, 2)]
+    ]
+    assert worst.value == pytest.approx(np.mean(values))
+
+
+def test_printed_numbers_are_judged_by_the_same_rule():
+    """Table 1 by hand: sets are significantly larger on all sets but Places365-LT."""
+    words = {(claim.text, claim.score): tables._printed_words(claim) for claim in CLAIMS}
+    larger = "CONDITIONAL's sets are not significantly larger than STANDARD's"
+    assert words[larger, "APS"] == "1 yes, 3 no"
+    assert words["CONDITIONAL has a smaller Conf x Trust gap than STANDARD", "APS"] == "4 yes"
+    pca = "CONDITIONAL has a smaller class gap than PCA FEATURES"
+    assert words[pca, "APS"] == "2 yes, 1 no, 1 undecided"
+
+
+def test_verdicts_name_the_noise_floor():
+    item = tables.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
+    assert item.text == "yes: 3.00 against 5.47, -2.47 (0.11); noise floor 3.54"
+    assert "floor" not in tables.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text
+
+
+def test_the_tables_have_the_shapes_of_the_paper():
+    cells = Counter(table for table, *_ in printed_values())
+    assert cells == {1: 4 * 3 * 5, 2: 3 * 5, 4: 4 * 4 * 5, 5: 4 * 3 * 3 * 5}
+    assert {place[1] for place in printed_values()} == set(DATASETS)
+    assert {place[2] for place in printed_values()} == {"softmax", "APS", "RAPS"}
+
+
+@pytest.mark.parametrize(
+    ("place", "mean", "error"),
+    [
+        ((1, "imagenet", "APS", "CONDITIONAL", "size"), 22.36, 0.83),
+        ((1, "places365", "APS", "CONDITIONAL (NAIVE)", "conf_trust.gap"), 2.40, 0.16),
+        ((2, "fitzpatrick17k", "APS", "GROUPWISE", "group:skin_type.gap"), 1.76, 0.18),
+        ((2, "fitzpatrick17k", "APS", "CONDITIONAL", "group:skin_type.worst"), 0.87, 0.01),
+        ((4, "places365-lt", "APS", "PCA FEATURES", "size"), 45.03, 0.13),
+        ((5, "imagenet-lt", "softmax", "CONDITIONAL", "size"), 228.82, 1.44),
+        ((5, "places365-lt", "RAPS", "CONDITIONAL", "class.gap"), 6.37, 0.01),
+    ],
+)
+def test_single_numbers(place, mean, error):
+    found = printed_values()[place]
+    assert (found.mean, found.standard_error) == (mean, error)
+
+
+def test_what_tables_repeat_agrees():
+    """Tables 4 and 5 print the rows of table 1 again."""
+    for (table, *place), item in printed_values().items():
+        if table == 1:
+            assert printed_values()[4, *place] == printed_values()[5, *place] == item
+
+
+def test_the_notebook_prints_table_1_with_more_digits():
+    """Rounded, its 60 means and errors are those of the table, wherever it is printed again."""
+    for (table, *place), item in printed_values().items():
+        in_notebook = table != 2 and place[1] == "APS" and place[2] != "PCA FEATURES"
+        assert (item.exact_mean is not None) == in_notebook
+        if in_notebook:
+            assert round(item.exact_mean, 2) == item.mean
+            assert round(item.exact_error, 2) == item.standard_error
+    imagenet = printed_values()[1, "imagenet", "APS", "STANDARD", "conf_trust.gap"]
+    assert (imagenet.exact_mean, imagenet.exact_error) == (6.348068, 0.114729)
+
+
+def test_correlations():
+    found = {name: printed_correlation(name) for name in DATASETS}
+    assert found.pop("fitzpatrick17k") is None
+    assert [item["spearman"] for item in found.values()] == [-0.53, -0.47, -0.43, -0.29]
+    assert [item["pearson"] for item in found.values()] == [-0.09, -0.13, -0.02, -0.14]
+    assert found["places365"]["pearson_p"] == "0.004"

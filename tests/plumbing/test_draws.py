@@ -4,6 +4,26 @@ from scipy import stats
 
 from trustsets._draws import Stream, content_keys, row_uniforms
 
+SEEDS = (*range(12), 2**31, 2**31 + 1, 2**63, 2**64 - 1)
+
+
+def correlations(first, second):
+    """Of every row of one array with every row of another."""
+    first, second = (part - part.mean(axis=1, keepdims=True) for part in (first, second))
+    scales = np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+    return first @ second.T / scales
+
+
+def test_all_pairs_of_seed_and_stream_are_uncorrelated():
+    """Also one row apart: no sequence is another one shifted."""
+    rows = np.arange(4001)
+    drawn = np.array([row_uniforms(seed, stream, rows) for seed in SEEDS for stream in Stream])
+    same = correlations(drawn[:, 1:], drawn[:, 1:])
+    np.fill_diagonal(same, 0.0)
+    shifted = correlations(drawn[:, 1:], drawn[:, :-1])
+    # The largest of 12,544 normal numbers is about 4.
+    assert max(np.abs(same).max(), np.abs(shifted).max()) < 6.0 / np.sqrt(4000)
+
 
 def test_draws_depend_on_the_row_alone():
     rows = np.arange(1000)

@@ -171,9 +171,7 @@ def test_per_class_adds_the_indicators():
     with pytest.raises(InputError, match="per_class must be True or False"):
         ConditionalConformal(per_class="yes").calibrate(calibration)
     with pytest.raises(InputError, match="randomized"):
-        ConditionalConformal(basis=smooth + Classes(), randomized=True).calibrate(
-            calibration
-        ).predict_set(test)
+        long.set_params(randomized=True).calibrate(calibration).predict_set(test)
 
 
 @pytest.mark.statistical
@@ -206,9 +204,8 @@ def test_a_class_without_calibration_samples_is_in_every_set():
 @pytest.mark.parametrize("penalty", [0.0, 0.1, 0.5, 2.0, 8.0])
 def test_classes_proven_infinite_at_once_are_infinite(penalty, monkeypatch):
     basis = Classes(penalty=penalty) + Polynomial(1, (Confidence(),))
-    predictor = ConditionalConformal(score=APS(), basis=basis, class_bias=None).calibrate(
-        some(0, 60)
-    )
+    predictor = ConditionalConformal(score=APS(), basis=basis, class_bias=None)
+    predictor.calibrate(some(0, 60))
     test = some(1, 40)
     at_once = predictor.predict_set(test, alpha=(0.1, 0.4))
     none = lambda self, alpha, weight: np.zeros(len(self.labels), bool)  # noqa: E731

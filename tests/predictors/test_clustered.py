@@ -38,16 +38,14 @@ def test_rare_classes_get_the_standard_threshold(make_outputs):
     # Class 4 has three tuning samples, one too few for alpha = 0.2; class 5 has none.
     of_four = np.flatnonzero(tuning.codes == 4)
     tuning = tuning.take(np.setdiff1d(np.flatnonzero(tuning.codes != 5), of_four[3:]))
-    predictor = ClusteredConformal(score=Softmax(), n_clusters=1).calibrate(
-        calibration, tuning=tuning
-    )
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=1)
+    predictor.calibrate(calibration, tuning=tuning)
     assert predictor.clusters(0.2).tolist() == [0, 0, 0, 0, -1, -1]
     assert predictor.clusters(0.25).tolist() == [0, 0, 0, 0, 0, -1]
     thresholds = predictor.predict_set(make_outputs(3, 6), alpha=0.2).thresholds
     scores = Softmax().of_labels(calibration)
-    np.testing.assert_array_equal(
-        thresholds[:, :4], conformal_quantile(np.sort(scores[calibration.codes < 4]), 0.2)
-    )
+    clustered = conformal_quantile(np.sort(scores[calibration.codes < 4]), 0.2)
+    np.testing.assert_array_equal(thresholds[:, :4], clustered)
     np.testing.assert_array_equal(thresholds[:, 4:], conformal_quantile(np.sort(scores), 0.2))
 
 
@@ -67,9 +65,8 @@ def test_clusters_are_those_of_weighted_k_means():
     noise = np.array([0.3, 1.0, 3.0])[labels % 3]
     logits = 3.0 * np.eye(12)[labels] + noise[:, None] * rng.normal(size=(6000, 12))
     calibration, tuning = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    predictor = ClusteredConformal(score=Softmax(), n_clusters=3).calibrate(
-        calibration, tuning=tuning
-    )
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=3)
+    predictor.calibrate(calibration, tuning=tuning)
     for alpha in (0.1, 0.3):
         clusters = predictor.clusters(alpha)
         slow = slow_clusters(tuning, Softmax().of_labels(tuning), 3, alpha)
@@ -109,9 +106,8 @@ def test_thresholds_of_several_levels_never_cross():
     logits = np.where(labels[:, None] == 1, rng.normal(size=(400, 2)), 5.0 * np.eye(2)[labels])
     calibration = ModelOutputs(logits=logits, labels=labels)
     tuning = calibration.take(slice(0, 240))
-    predictor = ClusteredConformal(score=Softmax(), n_clusters=2).calibrate(
-        calibration, tuning=tuning
-    )
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=2)
+    predictor.calibrate(calibration, tuning=tuning)
     one = calibration.take([0])
     alone = [predictor.predict_set(one, alpha=alpha).thresholds[0] for alpha in (0.1, 0.2)]
     assert alone[0][1] < alone[1][1]
@@ -154,9 +150,8 @@ def test_coverage_holds_within_each_cluster():
     # At least 50 calibration samples a cluster: the excess is at most 1 / 51.
     assert (mean < 1 - alpha + 0.02 + 4 * error).all()
     # One threshold for all leaves the hard classes far below: the test can tell.
-    standard = StandardConformal(score=Softmax(), allow_empty=True).calibrate(
-        outputs.take(slice(0, 400))
-    )
+    standard = StandardConformal(score=Softmax(), allow_empty=True)
+    standard.calibrate(outputs.take(slice(0, 400)))
     hard = test.take(test.codes >= 2)
     assert standard.predict_set(hard, alpha=alpha).covers(hard.labels).mean() < 0.7
 

@@ -229,9 +229,8 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
     basis = Intercept() + Groups(penalty=penalty)
     for _ in range(150):
         calibration, test = hard_group(n, rng), hard_group(400, rng)
-        predictor = ConditionalConformal(score=Softmax(), basis=basis, allow_empty=True).calibrate(
-            calibration
-        )
+        predictor = ConditionalConformal(score=Softmax(), basis=basis, allow_empty=True)
+        predictor.calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
         hits.append(covered.mean())
         hard_hits.append(covered[test.groups["kind"] == "hard"].mean())

@@ -43,6 +43,8 @@ FIXED = {
 PREDICTORS = {name: ConditionalConformal(basis=basis) for name, basis in LEARNING.items()}
 PREDICTORS["auto"] = ConditionalConformal()
 PREDICTORS["cells"] = MondrianConformal(by=LEARNING["edges by hand on ranks"])
+PREDICTORS["biases"] = StandardConformal(class_bias=ClassBias(prevalence=1.0))
+WHAT = {"cells": "the bin edges", "biases": "the class biases"}
 
 
 def learned(predictor):
@@ -56,7 +58,7 @@ def test_what_learns_takes_tuning_samples_or_warns(name, make_outputs):
     predictor, calibration = PREDICTORS[name], make_outputs(300)
     predictor.set_params(tuning_fraction=0.2).calibrate(calibration)
     assert 0 < predictor.n_tuning_ == 300 - predictor.n_calibration_
-    what = "the bin edges" if name == "cells" else "the function class"
+    what = WHAT.get(name, "the function class")
     with pytest.warns(TrustSetsWarning, match=f"{what} will be learned from"):
         predictor.set_params(tuning_fraction=0.0).calibrate(calibration)
     assert f"{what} came from the calibration samples" in predictor.summary()
@@ -127,11 +129,7 @@ def test_a_bias_does_what_shifted_logits_do(predictor, make_outputs):
     np.testing.assert_array_equal(ours.mask, plain.mask)
 
 
-def test_an_unfitted_bias_sets_samples_aside_or_warns(make_outputs):
-    predictor = StandardConformal(class_bias=ClassBias(prevalence=1.0))
-    assert predictor.calibrate(make_outputs(1000)).n_calibration_ == 800
-    with pytest.warns(TrustSetsWarning, match="the class biases will be learned from"):
-        predictor.set_params(tuning_fraction=0.0).calibrate(make_outputs(1000))
-    for bad in ("none", 3, ClassBias):
-        with pytest.raises(InputError, match='class_bias must be None, "tuning" or a ClassBias'):
-            predictor.set_params(class_bias=bad).calibrate(make_outputs())
+@pytest.mark.parametrize("bad", ["none", 3, ClassBias])
+def test_what_is_no_class_bias_is_refused(bad, make_outputs):
+    with pytest.raises(InputError, match='class_bias must be None, "tuning" or a ClassBias'):
+        StandardConformal(class_bias=bad).calibrate(make_outputs())

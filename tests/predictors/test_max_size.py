@@ -120,9 +120,8 @@ def test_a_guarantee_that_cannot_be_reached_is_withdrawn():
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_an_intercept_gives_all_samples_one_alpha():
     tuning = some("normal", 1, 400, 5)
-    predictor = ConditionalConformal(basis=Intercept()).calibrate(
-        some("normal", 0, 400, 5), tuning=tuning
-    )
+    predictor = ConditionalConformal(basis=Intercept())
+    predictor.calibrate(some("normal", 0, 400, 5), tuning=tuning)
     sets = predictor.predict_set(some("normal", 2, 40, 5), max_size=1)
     assert np.ptp(sets.alpha) == 0.0
     missed = np.mean(ranks(tuning) >= 1)

@@ -1,9 +1,8 @@
 """An alpha for each sample: exact against the linear program, and one alpha at a time without."""
 
-import kinds
 import numpy as np
 import pytest
-from kinds import LINE, PREDICTORS
+from kinds import LINE, PREDICTORS, some
 
 import trustsets
 from trustsets import (
@@ -20,14 +19,6 @@ from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 
 
-def some(seed: int, n: int, classes: int = 4) -> ModelOutputs:
-    rng = np.random.default_rng(seed)
-    logits = 1.5 * rng.normal(size=(n, classes)).round(1)
-    labels = (logits + rng.gumbel(size=(n, classes))).argmax(axis=1)
-    groups = {"site": rng.integers(3, size=n)}
-    return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=np.arange(classes))
-
-
 def by_confidence(outputs: ModelOutputs) -> np.ndarray:
     """An alpha that depends on the input."""
     return 0.05 + 0.4 * (1.0 - outputs.confidence)
@@ -37,7 +28,7 @@ def by_confidence(outputs: ModelOutputs) -> np.ndarray:
 @pytest.mark.parametrize("basis", [LINE, LINE + Groups("site"), LINE + Classes(penalty=2.0)])
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_thresholds_are_those_of_the_linear_program(basis, seed):
-    calibration, test = some(seed, 60), some(100 + seed, 12)
+    calibration, test = some(seed, 60, 1), some(100 + seed, 12, 1)
     score = Softmax() if seed % 2 else APS()  # without and with ties
     predictor = ConditionalConformal(score=score, basis=basis, class_bias=None)
     predictor.calibrate(calibration, alphas=by_confidence(calibration))
@@ -63,7 +54,7 @@ def test_thresholds_are_those_of_the_linear_program(basis, seed):
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(name):
     """Deterministic: fails if an alpha of one sample changes the set of another."""
-    predictor, test = PREDICTORS[name]().calibrate(kinds.some(0, 300)), kinds.some(1, 40)
+    predictor, test = PREDICTORS[name]().calibrate(some(0, 300)), some(1, 40)
     alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]
     sets = predictor.predict_set(test, sample_alphas=alphas)
     for alpha in np.unique(alphas):
@@ -82,8 +73,8 @@ def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(name):
 @pytest.mark.parametrize("name", ["default", "penalised groups", "randomised", "classes", "trust"])
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_equal_alphas_give_the_sets_of_one(name):
-    predictor, test = PREDICTORS[name](), kinds.some(1, 60)
-    predictor.calibrate(kinds.some(0, 300), alphas=np.full(300, 0.2))
+    predictor, test = PREDICTORS[name](), some(1, 60)
+    predictor.calibrate(some(0, 300), alphas=np.full(300, 0.2))
     each = predictor.predict_set(test, sample_alphas=np.full(60, 0.2))
     np.testing.assert_array_equal(each.mask, predictor.predict_set(test, 0.2).mask)
 
@@ -112,10 +103,10 @@ def test_alphas_follow_their_samples(tmp_path):
 
 def test_lists_are_of_alphas_and_sample_alphas_of_samples():
     predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 3)
-    assert predictor.predict_set(test, [0.1, 0.2, 0.3]).mask.shape == (3, 4, 3)
-    assert predictor.predict_set(test, (0.1, 0.2, 0.3)).mask.shape == (3, 4, 3)
+    assert predictor.predict_set(test, [0.1, 0.2, 0.3]).mask.shape == (3, 5, 3)
+    assert predictor.predict_set(test, (0.1, 0.2, 0.3)).mask.shape == (3, 5, 3)
     sets = predictor.predict_set(test, sample_alphas=[0.1, 0.2, 0.3])
-    assert sets.mask.shape == (3, 4)
+    assert sets.mask.shape == (3, 5)
     assert predictor.predict_set(test, np.array(0.1)).alpha == 0.1
     half = predictor.predict_set(test, sample_alphas=np.array([0.1, 0.2, 0.3], np.float32))
     np.testing.assert_array_equal(half.alpha, [0.1, 0.2, 0.3])
@@ -129,23 +120,23 @@ def test_lists_are_of_alphas_and_sample_alphas_of_samples():
 def test_alphas_that_are_none_are_refused(wrong):
     alphas = np.array([0.1, 0.2, wrong])
     predictor, test = ConditionalConformal(), some(1, 3)
-    with pytest.raises(InputError, match="alphas must"):
-        predictor.calibrate(test, alphas=alphas)
     with pytest.raises(InputError, match="sample_alphas must"):
         predictor.calibrate(some(0, 200)).predict_set(test, sample_alphas=alphas)
-    with pytest.raises(InputError, match="alphas must have shape"):
-        predictor.calibrate(test, alphas=np.array([0.1]))
-    with pytest.raises(InputError, match="alphas must hold numbers"):
-        predictor.calibrate(test, alphas=["a", "b", "c"])
-    with pytest.raises(InputError, match="for ConditionalConformal"):
-        StandardConformal().calibrate(test, alphas=np.full(3, 0.1))
+    for own, given, message in (
+        (predictor, alphas, "alphas must"),
+        (predictor, np.array([0.1]), "alphas must have shape"),
+        (predictor, ["a", "b", "c"], "alphas must hold numbers"),
+        (StandardConformal(), np.full(3, 0.1), "for ConditionalConformal"),
+    ):
+        with pytest.raises(InputError, match=message):
+            own.calibrate(test, alphas=given)
 
 
 def test_sets_show_the_alphas_of_their_samples():
     predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 4)
     alphas = np.array([0.05, 0.1, 0.25, 0.5])
     sets = predictor.predict_set(test, sample_alphas=alphas)
-    assert repr(sets).startswith("PredictionSets(4 samples, 4 classes, alpha=0.05 to 0.5, mean")
+    assert repr(sets).startswith("PredictionSets(4 samples, 5 classes, alpha=0.05 to 0.5, mean")
     np.testing.assert_array_equal(sets[1:3].alpha, alphas[1:3])
     np.testing.assert_array_equal(sets[np.array([3, 0])].alpha, alphas[[3, 0]])
     assert sets.to_frame()["alpha"].tolist() == [*alphas]

@@ -1,24 +1,46 @@
 """Laws of every predictor, and the definitions of the simple ones."""
 
 from collections import Counter
+from functools import partial
+from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from kinds import LETTERS, PREDICTORS, some
+import saved_functions
+from kinds import LETTERS, LINE, PREDICTORS, some
+from saved_functions import Holder
 from sklearn.base import clone
 
 from trustsets import (
     APS,
     RAPS,
+    SAPS,
+    Bins,
+    Classes,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Custom,
     Groups,
+    Intercept,
     ModelOutputs,
     MondrianConformal,
+    Polynomial,
     Softmax,
     StandardConformal,
     Status,
     TemperatureScaling,
+    Trust,
+    TrustScore,
+    evaluate,
+    load,
 )
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.basis import CustomGroups
+from trustsets.engine import default_alphas
+from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
+from trustsets.predictors.class_facts import classifier_doubts
+from trustsets.scores import CustomScore, RankScore, TopK
 
 # Cells and classes may have few samples.
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few calibration samples")
@@ -265,14 +287,14 @@ def test_bad_outputs_are_named_and_leave_the_calibration_whole(predictor, halves
     before = predictor.predict_set(test)
     with pytest.raises(InputError, match="calibrate needs labels"):
         predictor.calibrate(test.replace(labels=None))
-    with pytest.raises(InputError, match="outputs have 4 classes, but calibration had 5"):
-        predictor.predict_set(make_outputs(n_classes=4))
-    with pytest.raises(InputError, match="dimension 2, but calibration had 3"):
-        predictor.predict_set(test.replace(features=np.zeros((400, 2))))
-    with pytest.raises(InputError, match="name other classes"):
-        predictor.predict_set(make_outputs(labels=None, classes=list("vwxyz")))
-    with pytest.raises(InputError, match="alpha must lie"):
-        predictor.predict_set(test, alpha=1.5)
+    for given, alpha, message in (
+        (make_outputs(n_classes=4), 0.1, "outputs have 4 classes, but calibration had 5"),
+        (test.replace(features=np.zeros((400, 2))), 0.1, "dimension 2, but calibration had 3"),
+        (make_outputs(labels=None, classes=list("vwxyz")), 0.1, "name other classes"),
+        (test, 1.5, "alpha must lie"),
+    ):
+        with pytest.raises(InputError, match=message):
+            predictor.predict_set(given, alpha)
     np.testing.assert_array_equal(predictor.predict_set(test).mask, before.mask)
 
 
@@ -282,3 +304,371 @@ def test_mondrian_needs_a_partition(make_outputs):
     predictor = MondrianConformal(by=Groups("site")).calibrate(make_outputs())
     with pytest.raises(InputError, match="no group column 'site'"):
         predictor.predict_set(make_outputs(groups=None))
+
+
+# P-values agree with sets, and are small no more often than they say.
+GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+MAKERS = PREDICTORS | {"per class": lambda: ConditionalConformal(basis=LINE + Classes())}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
+def test_sets_from_p_values_are_the_sets(name):
+    predictor = MAKERS[name]().calibrate(some(0, 300))
+    test = some(1, 60)
+    p = predictor.predict_p(test, GRID)
+    sets = predictor.predict_set(test, GRID)
+    for alpha in GRID:
+        np.testing.assert_array_equal(p > alpha, sets.at(alpha).mask)
+    assert set(np.unique(p)) <= {*GRID, 1.0}
+    # The order of the grid does not matter.
+    np.testing.assert_array_equal(predictor.predict_p(test, GRID[::-1]), p)
+
+
+def test_few_and_many_alphas_have_the_same_thresholds():
+    predictor = ConditionalConformal(basis=LINE + Groups("site", penalty=3.0))
+    predictor.calibrate(some(0, 300))
+    test = some(1, 50)
+    many = predictor.predict_set(test, GRID[:-3])
+    lowest = np.inf
+    for alpha in GRID[-4::-1]:
+        alone = predictor.predict_set(test, alpha).thresholds
+        lowest = alone if alpha == GRID[-4] else np.maximum(lowest, alone)
+        np.testing.assert_array_equal(many.at(alpha).thresholds, lowest)
+
+
+EXACT = [
+    StandardConformal(),
+    StandardConformal(allow_empty=True),
+    StandardConformal(score=TopK(), allow_empty=True),  # nearly all scores are tied
+    StandardConformal(score=SAPS(own_mass="random"), allow_empty=True),
+    MondrianConformal(by="class"),
+    MondrianConformal(by="class", score=Softmax(scale="tail"), allow_empty=True),
+    MondrianConformal(by=Groups("site")),
+    MondrianConformal(by=Groups("site"), score=TopK(own_mass="random"), allow_empty=True),
+]
+
+
+@pytest.mark.parametrize("n", [1, 19, 99, 300])
+@pytest.mark.parametrize("predictor", EXACT, ids=repr)
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
+def test_exact_p_values_are_the_sets_at_every_alpha(predictor, n):
+    predictor.calibrate(some(0, n))
+    test = some(1, 60)  # with n = 1, of groups and classes that calibration lacks
+    p = predictor.predict_p(test)
+    # With n + 1 a divisor of 1,000, a p-value equals one of these: then it leaves the class out.
+    alphas = np.arange(1, 1000) / 1000.0
+    sets = predictor.predict_set(test, alphas.tolist())
+    np.testing.assert_array_equal(p[..., None] > alphas, sets.mask)
+    assert np.isin(p, np.arange(1, n + 2)[:, None] / np.arange(2, n + 2)).all()
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
+def test_p_values_are_exact_unless_there_is_no_closed_form():
+    calibration, test = some(0, 400), some(1, 80)
+    numbers = {*default_alphas(), 1.0}
+    for predictor in (MondrianConformal.paper(by=Groups("site")), ConditionalConformal(basis=LINE)):
+        p = predictor.calibrate(calibration).predict_p(test)
+        assert len(numbers) > len(np.unique(p)) > 10 and set(np.unique(p)) <= numbers
+    exact = StandardConformal(allow_empty=True).calibrate(calibration)
+    p, scores = exact.predict_p(test), exact.scores(test)
+    at_least = (exact.state_.scores[:, None, None] >= scores).sum(axis=0)
+    np.testing.assert_array_equal(p, (1 + at_least) / 401)
+
+
+@pytest.mark.parametrize("wrong", [[], [0.0, 0.5], [1.0], "all", [[0.1]], [np.nan]])
+def test_a_grid_that_is_none_is_refused(wrong):
+    predictor = StandardConformal().calibrate(some(0, 50))
+    with pytest.raises(InputError, match="alpha must"):
+        predictor.predict_p(some(1, 5), wrong)
+
+
+# Random numbers for different purposes are independent, and the guarantees rest on that.
+class Recorder(RankScore):
+    """Softmax scores that keep the draws they are given."""
+
+    kept: ClassVar[list[np.ndarray]] = []
+
+    @property
+    def randomized(self):
+        return True
+
+    def _raw(self, sorted_probabilities, draws):
+        self.kept.append(draws.copy())
+        return 1.0 - sorted_probabilities
+
+    def _tail(self, sorted_probabilities, draws):
+        return sorted_probabilities
+
+
+def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_outputs):
+    """The same samples everywhere: equal rows and equal contents must not share a draw."""
+    outputs = make_outputs(500)
+    Recorder.kept.clear()
+    clusters = ClusteredConformal(score=Recorder(), n_clusters=2).calibrate(outputs, tuning=outputs)
+    clusters.predict_set(outputs)
+    conditional = ConditionalConformal(score=Recorder(), basis=Intercept(), randomized=True)
+    conditional.calibrate(outputs)
+    level = conditional._draws(outputs)[0]
+    calibration, tuning, prediction, again = Recorder.kept
+    np.testing.assert_array_equal(again, calibration)
+    for first, second in combinations((calibration, tuning, prediction, level), 2):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4.5 / np.sqrt(500)
+
+
+# What a predictor says it needs of new samples is what it needs; known trust can be an array.
+@pytest.fixture(params=PREDICTORS)
+def calibrated(request):
+    """A calibrated predictor of each kind, and new samples."""
+    return PREDICTORS[request.param]().calibrate(some(0, 400)), some(5, 60)
+
+
+def rebuilt(outputs, features=True, groups=None, first_row=0):
+    """The same samples with rows of their own, and without what is left out."""
+    return ModelOutputs(
+        logits=outputs.logits,
+        classes=outputs.classes,
+        features=outputs.features if features else None,
+        groups=outputs.groups if groups is None else groups,
+        rows=first_row + np.arange(len(outputs)),
+    )
+
+
+def same(one, other):
+    return np.array_equal(one.thresholds, other.thresholds) and np.array_equal(one.mask, other.mask)
+
+
+def test_needed_groups_are_the_columns_without_which_there_are_no_sets(calibrated):
+    predictor, test = calibrated
+    whole = predictor.predict_set(rebuilt(test))
+    needed = {name: test.groups[name] for name in predictor.needed_groups}
+    other = {"unused": np.arange(len(test))}
+    assert same(predictor.predict_set(rebuilt(test, groups=needed | other)), whole)
+    for name in needed:
+        left = {other: own for other, own in needed.items() if other != name}
+        with pytest.raises(InputError, match=name):
+            predictor.predict_set(rebuilt(test, groups=left))
+
+
+def test_features_are_not_needed_where_a_predictor_says_so(calibrated):
+    predictor, test = calibrated
+    if not predictor.uses_features:
+        without = predictor.predict_set(rebuilt(test, features=False))
+        assert same(without, predictor.predict_set(rebuilt(test)))
+
+
+def test_what_uses_groups_trust_or_neither_says_so(make_outputs):
+    outputs = make_outputs(300)
+    both = ConditionalConformal(basis=Groups("site") + Groups("site")).calibrate(outputs)
+    assert both.needed_groups == ("site",) and not both.uses_features
+    trust = TrustScore().fit(outputs.features, outputs.labels)
+    assert MondrianConformal(by=Bins(counts=(2, 2)), trust=trust).calibrate(outputs).uses_features
+    assert not MondrianConformal(by="class").calibrate(outputs).uses_features
+
+
+def test_draws_move_the_sets_of_those_that_draw_and_of_no_others(calibrated):
+    """With other rows, and so with other draws, the same samples get other thresholds or sets."""
+    predictor, test = calibrated
+    one = predictor.predict_set(rebuilt(test), alpha=0.3)
+    moved = predictor.predict_set(rebuilt(test, first_row=1000), alpha=0.3)
+    assert same(moved, one) != predictor.draws_at_random
+
+
+def test_sets_depend_on_their_batch_only_where_a_predictor_says_why(make_outputs):
+    for make in PREDICTORS.values():  # see `test_batches_change_nothing`
+        assert make().calibrate(some(0, 200)).batch_dependence is None
+    bins = Bins(Confidence(), counts=4, spacing="quantile")
+    paper = MondrianConformal.paper(by=bins, temperature=1.0)
+    with pytest.warns(UserWarning, match="bin edges"):
+        paper.calibrate(make_outputs(300))
+    assert "depend on what is predicted together" in paper.batch_dependence
+    whole, part = (paper.predict_set(make_outputs(40).take(np.arange(n))) for n in (40, 7))
+    assert not np.array_equal(whole.thresholds[:7], part.thresholds)
+    by_hand = Bins(Confidence(), edges=((0.5, 0.8),))
+    assert MondrianConformal.paper(by=by_hand).batch_dependence is None
+
+
+@pytest.mark.parametrize("own_tuning", [False, True])
+def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
+    """Values follow their samples through the tuning split."""
+    train, calibration, tuning, test = (make_outputs(n, seed=n) for n in (80, 500, 200, 50))
+    trust = TrustScore().fit(train.features, train.labels)
+    other = tuning if own_tuning else None
+    # The default would fit its components on training features, where there is a trust score.
+    basis = Polynomial(3, (Confidence(transform="rank"), Trust(transform="rank")))
+    first = ConditionalConformal(basis=basis, trust=trust).calibrate(calibration, tuning=other)
+    known = [part if part is None else part.with_trust(trust) for part in (calibration, other)]
+    second = ConditionalConformal(basis=basis).calibrate(known[0], tuning=known[1])
+    sets = first.predict_set(test)
+    own = trust.score(test.features, test.predicted)
+    assert same(second.predict_set(test.replace(trust=own)), sets)
+    assert same(second.predict_set(rebuilt(test, features=False).replace(trust=own)), sets)
+    assert not same(second.predict_set(test.replace(trust=own[::-1])), sets)
+    with pytest.raises(InputError, match="pass trust="):
+        second.predict_set(test)
+    for wrong in (own[1:], "high", ["high"] * 50, np.full(50, np.nan)):
+        with pytest.raises(InputError, match="trust must be an array"):
+            test.replace(trust=wrong)
+    chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
+    found = evaluate(sets, test.with_trust(own), **chosen).metrics
+    assert found == evaluate(sets, test.with_trust(trust), **chosen).metrics
+
+
+# Scores and groups of one's own: used like those of the package, checked, and saved by name.
+@pytest.mark.parametrize("make", [StandardConformal, ConditionalConformal])
+def test_a_score_of_ones_own_is_a_score(make, make_outputs, tmp_path):
+    """The formula of Softmax, written as a function, gives the sets of Softmax."""
+    calibration, test = make_outputs(600).split(0.5)
+    settings = {} if make is StandardConformal else {"basis": Intercept()}
+    own = make(score=CustomScore(function=saved_functions.complement), **settings)
+    plain = make(score=Softmax(), **settings)
+    first, second = (each.calibrate(calibration).predict_set(test) for each in (own, plain))
+    np.testing.assert_array_equal(first.mask, second.mask)
+    np.testing.assert_array_equal(first.thresholds, second.thresholds)
+    own.save(tmp_path / "a.trustsets")
+    again = load(tmp_path / "a.trustsets").predict_set(test)
+    np.testing.assert_array_equal(again.mask, first.mask)
+
+
+def test_groups_of_ones_own_are_groups(make_outputs, tmp_path):
+    calibration, test = make_outputs(600).split(0.5)
+    predictor = MondrianConformal(by=saved_functions.is_sure).calibrate(calibration)
+    sets = predictor.predict_set(test)
+    for sure in (True, False):
+        here, there = (saved_functions.is_sure(part) == sure for part in (calibration, test))
+        alone = StandardConformal().calibrate(calibration.take(here)).predict_set(test.take(there))
+        np.testing.assert_array_equal(sets.mask[there], alone.mask)
+    predictor.save(tmp_path / "a.trustsets")
+    again = load(tmp_path / "a.trustsets").predict_set(test)
+    np.testing.assert_array_equal(again.mask, sets.mask)
+    basis = ConditionalConformal(basis=CustomGroups(saved_functions.is_sure)).calibrate(calibration)
+    np.testing.assert_array_equal(basis.conditions_on.cells(test), saved_functions.is_sure(test))
+
+
+def test_functions_without_a_name_are_used_and_not_saved(make_outputs, tmp_path):
+    def local(outputs):
+        return outputs.confidence[:, None]
+
+    outputs = make_outputs(200)
+    functions = (local, lambda outputs: local(outputs), partial(local), Holder.column)
+    for predictor in (
+        StandardConformal(score=CustomScore(function=lambda p: -p)),
+        MondrianConformal(by=lambda outputs: outputs.confidence > 0.5),
+        *(ConditionalConformal(basis=Custom(function)) for function in functions),
+    ):
+        predictor.calibrate(outputs).predict_set(outputs, 0.2)
+        with pytest.raises(StorageError, match="defined with def at the top of a module"):
+            predictor.save(tmp_path / "a.trustsets")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda p: p[:, :2], lambda p: p * np.nan, lambda p: p.astype(str), lambda p: p.sum(axis=1)],
+)
+def test_wrong_functions_are_named(function, make_outputs):
+    with pytest.raises(InputError, match="function must return"):
+        StandardConformal(score=CustomScore(function=function)).calibrate(make_outputs())
+    with pytest.raises(InputError, match="what function returns"):
+        MondrianConformal(by=lambda outputs: np.zeros(3)).calibrate(make_outputs())
+    with pytest.raises(InputError, match="function must map probabilities"):
+        CustomScore(function=3)
+
+
+# Warnings and words about classes: what calibration saw, and whether the columns fit.
+NAMES = np.array(["eel", "ant", "dog", "cat", "bee"])  # not in the order of the alphabet
+
+
+def animals(n, seed=0, **words):
+    """Outputs whose columns are in the order of `NAMES`."""
+    rng = np.random.default_rng(seed)
+    logits = 2.0 * rng.normal(size=(n, 5))
+    codes = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return ModelOutputs(logits=logits, labels=NAMES[codes], **words)
+
+
+def test_an_order_guessed_from_the_names_is_stated_and_checked():
+    """Deterministic: fails if a wrong order passes in silence, or a right one warns."""
+    with pytest.warns(TrustSetsWarning, match="in another order of the columns"):
+        guessed = StandardConformal().calibrate(animals(800))
+    said = guessed.summary()
+    assert "Columns of the outputs, in order: 'ant', 'bee', 'cat', 'dog' and 'eel'." in said
+    assert "the columns must be 'ant', 'bee', 'cat', 'dog' and 'eel', in this order" in said
+    right = StandardConformal().calibrate(animals(800, classes=NAMES)).summary()  # no warning
+    assert "in order: 'eel', 'ant', 'dog', 'cat' and 'bee'." in right
+    assert "must be" not in right
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_right_orders_raise_no_doubt(seed):
+    rng = np.random.default_rng(seed)
+    for n, n_classes, strength in [(60, 3, 0.0), (60, 20, 0.5), (400, 100, 1.0), (500, 4, 0.0)]:
+        logits = strength * rng.normal(size=(n, n_classes))
+        noise = rng.normal(size=logits.shape)
+        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        outputs = ModelOutputs(logits=logits + noise, labels=labels)
+        assert classifier_doubts(outputs) == {"below_majority": False, "reordered": 0.0}
+
+
+def test_an_order_of_many_even_classes_is_checked():
+    """Where no class is frequent, accuracy alone could not be below that of the majority."""
+    rng = np.random.default_rng(0)
+    logits = 4.0 * rng.normal(size=(3000, 100))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    shuffled = logits[:, rng.permutation(100)]
+    assert classifier_doubts(ModelOutputs(logits=shuffled, labels=labels))["reordered"] > 0.5
+
+
+def test_accuracy_below_the_most_frequent_class_warns():
+    rng = np.random.default_rng(0)
+    labels = (rng.random(500) < 0.1).astype(int)
+    noise = ModelOutputs(logits=rng.normal(size=(500, 2)), labels=labels)
+    with pytest.warns(TrustSetsWarning, match=r"right for 49\.6% .* always predicting 0 would be"):
+        StandardConformal().calibrate(noise)
+    # As good as the majority, within error: no warning.
+    same = ModelOutputs(logits=[[1.0, 0.0]] * 500, labels=labels)
+    assert not classifier_doubts(same)["below_majority"]
+
+
+PROMISE = "no calibration sample of class 4, so nothing is guaranteed for it"
+
+
+@pytest.mark.parametrize("predictor", [StandardConformal(), ConditionalConformal()])
+def test_a_class_without_calibration_samples_is_named(predictor, make_outputs):
+    """Deterministic: fails if it is not named."""
+    outputs = make_outputs(600, 5)
+    seen = outputs.take(outputs.codes != 4)
+    with pytest.warns(TrustSetsWarning, match=PROMISE):
+        predictor.calibrate(seen)
+    assert PROMISE in predictor.summary()
+    predictor.calibrate(outputs)
+    assert PROMISE not in predictor.summary()
+
+
+def imbalanced(n, rng):
+    """One sample in 200 is of class 1, and the classifier knows it."""
+    labels = (rng.random(n) < 1 / 200).astype(int)
+    x = rng.normal(size=n) + 1.5 * labels
+    logits = np.column_stack([np.zeros(n), 1.5 * x - 1.125 - np.log(200)])
+    return ModelOutputs(logits=logits, labels=labels)
+
+
+def test_imbalance_points_to_the_method_for_each_class():
+    rng = np.random.default_rng(0)
+    calibration, test = imbalanced(20_000, rng), imbalanced(20_000, rng)
+    predictor = StandardConformal().calibrate(calibration)
+    result = evaluate(predictor.predict_set(test, alpha=0.1), test)
+    assert result.tables["class"].coverage[1] < 0.2 and result.coverage.value > 0.95
+    assert 'MondrianConformal(by="class")' in predictor.summary()
+    by_class = MondrianConformal(by="class").calibrate(calibration)
+    assert 'by="class"' not in by_class.summary()
+
+
+def test_the_null_cluster_is_promised_only_what_it_gets(make_outputs):
+    published = ClusteredConformal().calibrate(make_outputs(300))
+    assert "nothing is guaranteed for them" in published.summary()
+    assert "hence marginally" not in published.summary()
+    own = ClusteredConformal(null_cluster="own").calibrate(make_outputs(300))
+    assert "included, and hence marginally" in own.summary()
+    with pytest.raises(InputError, match='null_cluster must be "standard" or "own"'):
+        ClusteredConformal(null_cluster="none").calibrate(make_outputs(300))

@@ -6,9 +6,11 @@ import pickle
 import numpy as np
 import pytest
 from kinds import LINE, PREDICTORS, RANKS, some
+from sklearn.base import clone
 
 from trustsets import (
     APS,
+    ClassBias,
     ConditionalConformal,
     Groups,
     ModelOutputs,
@@ -90,16 +92,20 @@ def test_a_loaded_predictor_takes_samples_and_gives_them_back(name, tmp_path):
 @few
 def test_sets_of_limited_size_follow_the_changes():
     outputs, tuning, test = some(0, 300), some(1, 200), some(2, 60)
-    for name in ("ranks", "penalised groups", "default"):
-        changed = PREDICTORS[name]().calibrate(outputs.take(slice(0, 200)), tuning=tuning)
+    # Classes are ranked with their biases, which are large where two classes are rare.
+    rare = tuning.take((tuning.codes > 1) | (np.arange(200) % 6 == 0))
+    biased = PREDICTORS["ranks"]().set_params(class_bias=ClassBias(prevalence=2.0).fit(rare))
+    for predictor in (biased, *(PREDICTORS[name]() for name in ("penalised groups", "default"))):
+        changed = clone(predictor).calibrate(outputs.take(slice(0, 200)), tuning=tuning)
         changed.predict_set(test, max_size=1)
         changed.update(outputs.take(slice(200, 300))).forget(slice(3, 50))
         rest = outputs.take(np.delete(np.arange(300), slice(3, 50)))
-        fresh = PREDICTORS[name]().calibrate(rest, tuning=tuning)
+        fresh = clone(predictor).calibrate(rest, tuning=tuning)
         for size in (1, 2):
             mine, other = (each.predict_set(test, max_size=size) for each in (changed, fresh))
             np.testing.assert_array_equal(mine.mask, other.mask)
             np.testing.assert_allclose(mine.alpha, other.alpha, rtol=1e-9)
+            np.testing.assert_allclose(mine.thresholds, other.thresholds, rtol=1e-9)
 
 
 def test_tuned_parts_stay_until_calibrate_is_called_again():
@@ -161,19 +167,17 @@ def test_wrong_input_changes_nothing():
     for rows in ([60], [-61], [0, 0], [0, -60], [0.5], [True], "a", np.arange(60)):
         with pytest.raises(InputError, match="rows"):
             predictor.forget(rows)
-    with pytest.raises(InputError, match="basis functions"):
-        predictor.forget(slice(1, 60))
-    with pytest.raises(InputError, match="labels"):
-        predictor.update(outputs.replace(labels=None))
-    with pytest.raises(InputError, match="like those of calibrate"):
-        predictor.update(outputs.replace(features=None))
-    with pytest.raises(InputError, match="classes"):
-        predictor.update(ModelOutputs(logits=np.zeros((2, 4)), labels=[0, 1]))
-    with pytest.raises(InputError, match=r"Wrap it: ModelOutputs\("):
-        predictor.update(np.zeros((2, 3)))
     by_alpha = copy.copy(predictor).calibrate(outputs, alphas=np.full(60, 0.1))
-    with pytest.raises(InputError, match="have alphas; calibrate again"):
-        by_alpha.update(outputs)
+    for change, given, message in (
+        (predictor.forget, slice(1, 60), "basis functions"),
+        (predictor.update, outputs.replace(labels=None), "labels"),
+        (predictor.update, outputs.replace(features=None), "like those of calibrate"),
+        (predictor.update, ModelOutputs(logits=np.zeros((2, 4)), labels=[0, 1]), "classes"),
+        (predictor.update, np.zeros((2, 3)), r"Wrap it: ModelOutputs\("),
+        (by_alpha.update, outputs, "have alphas; calibrate again"),
+    ):
+        with pytest.raises(InputError, match=message):
+            change(given)
     assert predictor.state_ is state
     assert predictor.forget([]) is predictor and predictor.n_calibration_ == 60
     with pytest.raises(NotCalibratedError):

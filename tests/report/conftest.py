@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from browser import start_browser
 from report_cases import CLASSES, FAST, sets_that_cover
 
 from trustsets import ModelOutputs, StandardConformal, evaluate, write_report
@@ -41,14 +40,6 @@ def page(case, tmp_path_factory):
     """The report of the case, with samples."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     return write_report(path, case.results, **case.options)
-
-
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory):
-    """One headless browser for all tests of pages."""
-    browser = start_browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture

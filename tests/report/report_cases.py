@@ -27,14 +27,14 @@ def rounded(value, digits):
     return f"{Decimal(units).scaleb(-digits):f}"
 
 
-def sets_that_cover(hits, outputs, seed=0):
+def sets_that_cover(hits, outputs, seed=0, alpha=0.1):
     """Sets that hold the label exactly where `hits` says, and up to two other classes."""
     rng = np.random.default_rng(seed)
     order = rng.random((len(outputs), outputs.n_classes)).argsort(axis=1)
     mask = order < rng.integers(0, 3, size=(len(outputs), 1))
     mask[np.arange(len(outputs)), outputs.codes] = hits
     n = len(outputs)
-    return PredictionSets(mask, np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, outputs.classes)
+    return PredictionSets(mask, np.zeros(n), np.zeros(n, dtype=np.int8), alpha, outputs.classes)
 
 
 def render_report(evaluations, **options):

@@ -12,7 +12,16 @@ from report_cases import CLASSES, render_report, sets_that_cover
 from trustsets import Bins, Confidence, Groups, ModelOutputs, Trust, compare, evaluate, write_report
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins, number_of
-from trustsets.report import bin_lists, divisions, gap_chart, glance, number, percent, size_chart
+from trustsets.report import (
+    bin_lists,
+    divisions,
+    gap_chart,
+    glance,
+    number,
+    percent,
+    size_chart,
+    worst_first,
+)
 from trustsets.report.content import ticks
 
 VOID = {"meta", "input"}
@@ -124,6 +133,15 @@ def test_heatmaps_have_a_cell_per_bin_the_highest_row_first(case):
         for x, cell in enumerate(cells):
             place = np.flatnonzero((table.index == (x, 2 - height)).all(axis=1))
             assert [cell.bin] == (place.tolist() or [None])
+
+
+def test_samples_are_listed_the_worst_first(case):
+    """The missed by their label's probability, then the covered with the largest sets."""
+    for method, result in case.results.items():
+        likely = case.outputs.probabilities[np.arange(result.n), case.outputs.codes]
+        hits, sizes = case.sets[method].covers(case.outputs.labels), case.sets[method].sizes
+        badness = [(h, -n if h else 0, p) for h, n, p in zip(hits, sizes, likely, strict=True)]
+        assert [badness[i] for i in worst_first(result, likely)] == sorted(badness)
 
 
 def test_rare_classes_are_summed_up_with_their_noise_floors(case):

@@ -47,7 +47,7 @@ def measured(counts, covered, alpha=0.1, column="site", size=None, **options):
     groups = {column: np.array(list("abcdefghij"))[codes]}
     n = codes.size
     outputs = ModelOutputs(logits=np.zeros((n, 3)), labels=np.zeros(n, dtype=int), groups=groups)
-    sets = replace(sets_that_cover(hits, outputs), alpha=alpha)
+    sets = sets_that_cover(hits, outputs, alpha=alpha)
     if size is not None:
         mask = np.zeros((n, 3), bool)
         mask[:, 1 : 1 + size] = True

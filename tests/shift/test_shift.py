@@ -365,9 +365,7 @@ def test_a_false_assumption_is_noticed_and_costs_coverage():
         adapted = predictor.adapt(by_class(NEW, 2000, 1, noise=2.0))
     test = by_class(NEW, 4000, 2, noise=2.0)
     assert adapted.predict_set(test, 0.1).covers(test.labels).mean() < 0.85
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        predictor.adapt(by_class(NEW, 2000, 1))
+    predictor.adapt(by_class(NEW, 2000, 1))  # a warning would be an error
 
 
 @pytest.mark.filterwarnings(ANY_WARNING)
@@ -386,16 +384,16 @@ def test_classes_without_samples_or_without_a_share_do_no_harm():
 def test_wrong_input_is_refused(tmp_path):
     outputs = by_class(OLD, 200, 0)
     predictor = StandardConformal().calibrate(outputs)
-    with pytest.raises(InputError, match="shift"):
-        predictor.adapt(outputs, shift="concept")
-    with pytest.raises(InputError, match="classes"):
-        predictor.adapt(ModelOutputs(logits=np.zeros((5, 2))))
-    for other in (
-        ConditionalConformal(basis=RANKS, randomized=True),
-        MondrianConformal.paper(by=Groups("site"), temperature=1.0),
+    random = ConditionalConformal(basis=RANKS, randomized=True).calibrate(outputs)
+    paper = MondrianConformal.paper(by=Groups("site"), temperature=1.0).calibrate(outputs)
+    for own, new, shift, message in (
+        (predictor, outputs, "concept", "shift"),
+        (predictor, ModelOutputs(logits=np.zeros((5, 2))), "label", "classes"),
+        (random, outputs, "label", "adapt needs"),
+        (paper, outputs, "label", "adapt needs"),
     ):
-        with pytest.raises(InputError, match="adapt needs"):
-            other.calibrate(outputs).adapt(outputs)
+        with pytest.raises(InputError, match=message):
+            own.adapt(new, shift=shift)
     predictor.save(tmp_path / "a.trustsets")
     with pytest.raises(NotCalibratedError, match="calibration samples"):
         load(tmp_path / "a.trustsets").adapt(outputs)

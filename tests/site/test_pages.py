@@ -6,6 +6,7 @@ from pathlib import Path
 import blocks
 import pytest
 import typer
+from small_runs import write_extracted
 
 from trustsets.cli import app
 
@@ -15,7 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELSEWHERE = {
     "scale.md": ("test_ray.py",),
     "tools.md": ("test_tools.py", "test_frames.py"),
-    "paper.md": ("test_paper_page.py",),
+    "paper.md": ("test_pages.py",),
 }
 
 
@@ -80,3 +81,21 @@ def test_options_of_the_command_line_exist(path) -> None:
     }  # of scripts in studies/ and benchmarks/
     text = path.read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= existing
+
+
+SMALLER = {"degrees=(1, 2, 3, 4, 5)": "seeds=(1,), scores=('APS',), degrees=(1, 2), degree=2"}
+
+
+@pytest.mark.slow
+def test_blocks_of_the_page_on_the_paper_run(tmp_path, monkeypatch) -> None:
+    """With one seed, one score and two degrees."""
+    monkeypatch.chdir(tmp_path)
+    write_extracted(tmp_path / "extracted" / "imagenet", "imagenet", fixed=False)
+    names: dict[str, object] = {}
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    assert code
+    for block in code:
+        for text, smaller in SMALLER.items():
+            block = block.replace(text, smaller)
+        exec(compile(block, "paper.md", "exec"), names)

@@ -1,7 +1,6 @@
 """The built site: its links, its reference, what it fetches, and how far answers are away."""
 
 import importlib
-import os
 import pkgutil
 import re
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
 import pytest
-from browser import Browser, find_browser
+from browser import Browser
 
 import trustsets
 
@@ -136,25 +135,17 @@ def test_answers_are_two_clicks_away(site: Path) -> None:
     assert not far
 
 
-def test_search_works_from_disk(site: Path, tmp_path: Path) -> None:
-    executable = find_browser()
-    if executable is None:
-        assert os.environ.get("CI") != "true", "no Chromium"
-        pytest.skip("no Chromium")
-    browser = Browser(executable, tmp_path)
-    try:
-        browser.resize(1300, 900)
-        browser.open(site / "start" / "install.html")
-        browser.evaluate("document.querySelector('[data-md-component=search-query]').focus()")
-        browser.type("noise floor")
-        links, start = "", time.monotonic()
-        while not links and time.monotonic() < start + 20:
-            time.sleep(0.1)
-            links = browser.evaluate(
-                "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href).join()"
-            )
-        assert "noise_floor.html" in links
-        assert browser.complaints() == []
-        assert not [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
-    finally:
-        browser.close()
+def test_search_works_from_disk(site: Path, chromium: Browser) -> None:
+    chromium.resize(1300, 900)
+    chromium.open(site / "start" / "install.html")
+    chromium.evaluate("document.querySelector('[data-md-component=search-query]').focus()")
+    chromium.type("noise floor")
+    links, start = "", time.monotonic()
+    while not links and time.monotonic() < start + 20:
+        time.sleep(0.1)
+        links = chromium.evaluate(
+            "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href).join()"
+        )
+    assert "noise_floor.html" in links
+    assert chromium.complaints() == []
+    assert not [url for url in chromium.requests() if not url.startswith(("file:", "data:"))]

@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from trees import BATCH, SIDE, command, make_body, save_checkpoint, write_tree
+from trees import BATCH, SIDE, command, make_body, run_killed, save_checkpoint, write_tree
 
 from trustsets.errors import StorageError, TrustSetsWarning
 from trustsets.storage import read
@@ -114,25 +111,6 @@ def test_an_accuracy_far_from_the_published_one_is_said(prepared, tmp_path, monk
 
 # --- what a kill leaves
 
-KILLED = """
-import os, signal, sys
-import torch
-from trustsets.cli import main
-from trustsets_paper import networks
-
-torch.set_num_threads(1)
-write, left = networks.write, [{shards}]
-
-def dying(path, shard):
-    write(path, shard)
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-networks.write, networks.SHARD_ROWS = dying, 4
-main(sys.argv[1:])
-"""
-
 
 def arrays(folder):
     data = read_extracted(folder)
@@ -162,11 +140,7 @@ def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path,
     assert cli(*command("extract", tree, weights, whole))[0] == 0
     arguments = command("extract", tree, weights, killed)
     monkeypatch.setattr(networks, "SHARD_ROWS", BATCH)
-    code = KILLED.format(shards=shards)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_killed("networks.write", shards, arguments)
     assert is_extracted(killed)
     with pytest.raises(StorageError, match="not finished"):
         read_extracted(killed)

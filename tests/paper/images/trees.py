@@ -1,5 +1,8 @@
 """Tiny datasets laid out like the paper's five, and checkpoints in the forms they come in."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +35,36 @@ def command(action: str, tree: Tree, weights: Path, output: Path, *more: object)
     paths = ["--images", tree.images, "--weights", weights, "--output", output]
     machine = ["--batch-size", BATCH, "--image-size", SIDE, "--device", "cpu", "--workers", 0]
     return [str(word) for word in ("paper", action, tree.dataset, *paths, *machine, *more)]
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from trustsets.cli import main
+from trustsets_paper import networks
+
+torch.set_num_threads(1)
+plain, left = {name}, [{calls}]
+
+def dying(*arguments):
+    result = plain(*arguments)
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+{name} = dying
+networks.SHARD_ROWS = {shard_rows}
+main(sys.argv[1:])
+"""
+
+
+def run_killed(name: str, calls: int, arguments: list[str]) -> None:
+    """Run a command that is killed as soon as a function has been called so many times."""
+    code = KILLED.format(name=name, calls=calls, shard_rows=BATCH)
+    child = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(child, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def draw_image(path: Path, number: int) -> None:

@@ -1,10 +1,12 @@
+import warnings
+
 import numpy as np
 import pytest
-from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import log_softmax, logsumexp
 
-from trustsets import ClassBias, ModelOutputs
-from trustsets.errors import InputError, NotCalibratedError, StorageError
+from trustsets import ClassBias, ModelOutputs, TemperatureScaling
+from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
 from trustsets.recalibration import ClassLikelihood, _without_harm
 from trustsets.storage import read, write
 
@@ -164,26 +166,90 @@ def test_a_shifted_view_equals_shifted_logits():
         np.testing.assert_allclose(getattr(view, name), getattr(plain, name), rtol=1e-13)
     np.testing.assert_allclose(probabilities.probabilities, plain.probabilities, atol=1e-14)
     np.testing.assert_array_equal(probabilities.predicted_codes, plain.predicted_codes)
-    np.testing.assert_allclose(
-        view.shifted(-SHIFT).probabilities, outputs.probabilities, atol=1e-14
-    )
+    back = view.shifted(-SHIFT).probabilities
+    np.testing.assert_allclose(back, outputs.probabilities, atol=1e-14)
     part = view.take([3, 1])
     np.testing.assert_allclose(part.probabilities, plain.probabilities[[3, 1]], rtol=1e-13)
     joined = ModelOutputs.concat([part, view.take([0])])
     np.testing.assert_allclose(joined.logits, plain.logits[[3, 1, 0]], rtol=1e-13)
 
 
-def test_bad_use_is_named():
+@pytest.mark.parametrize("kind", [ClassBias, TemperatureScaling])
+def test_bad_use_is_named(kind):
     outputs = rare_classes(50)
-    with pytest.raises(NotCalibratedError, match="not fitted"):
-        ClassBias().transform(outputs)
+    with pytest.raises(NotCalibratedError, match="fit"):
+        kind().transform(outputs)
     with pytest.raises(InputError, match="outputs must be ModelOutputs"):
-        ClassBias().fit(outputs.logits)
+        kind().fit(outputs.logits)
     with pytest.raises(InputError, match="needs labels"):
-        ClassBias().fit(ModelOutputs(logits=outputs.logits))
+        kind().fit(ModelOutputs(logits=outputs.logits))
+
+
+def test_biases_and_shifts_belong_to_their_classes():
+    outputs = rare_classes(50)
     with pytest.raises(InputError, match="6 classes, but the biases are for 2"):
         ClassBias().fit(rare_classes(50, 2)).transform(outputs)
     with pytest.raises(InputError, match="shift must hold one finite number"):
         outputs.shifted(np.full(6, np.nan))
     with pytest.raises(InputError, match=r"parts\[1\] differs from parts\[0\] in its shift"):
         ModelOutputs.concat([outputs, outputs.shifted(SHIFT)])
+
+
+def negative_log_likelihood(outputs, temperature):
+    scaled = outputs.logits.astype(np.float64) / temperature
+    own = scaled[np.arange(len(outputs)), outputs.codes]
+    return np.mean(logsumexp(scaled, axis=1) - own)
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.3, 1.0, 4.0, 30.0])
+def test_temperature_is_the_minimum(make_outputs, factor):
+    plain = make_outputs(500)
+    outputs = plain.with_logits(plain.logits * factor)
+    fitted = TemperatureScaling().fit(outputs).temperature_
+    best = minimize_scalar(
+        lambda log_t: negative_log_likelihood(outputs, np.exp(log_t)),
+        bounds=(-8, 6),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert fitted == pytest.approx(np.exp(best.x), rel=1e-5)
+    assert negative_log_likelihood(outputs, fitted) <= best.fun + 1e-12
+
+
+def test_transform_divides_the_logits(make_outputs):
+    outputs = make_outputs()
+    scaling = TemperatureScaling().fit(outputs)
+    scaled = scaling.transform(outputs)
+    np.testing.assert_allclose(scaled.logits, outputs.logits / scaling.temperature_)
+    np.testing.assert_array_equal(scaled.labels, outputs.labels)
+    assert TemperatureScaling().fit(scaled).temperature_ == pytest.approx(1.0, rel=1e-10)
+
+
+def test_separated_labels_leave_the_temperature_alone():
+    outputs = ModelOutputs(logits=np.eye(4), labels=np.arange(4))
+    with pytest.warns(TrustSetsWarning, match="temperature stays 1"):
+        assert TemperatureScaling().fit(outputs).temperature_ == 1.0
+
+
+def test_worse_than_chance_stops_at_the_largest_temperature():
+    outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[1, 0])
+    with pytest.warns(TrustSetsWarning, match="no better than chance"):
+        assert TemperatureScaling().fit(outputs).temperature_ == 100.0
+
+
+@pytest.mark.parametrize("zeros", [1, 30, 200])
+def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
+    """As of a forest: right for most samples, and sure of another class for some."""
+    rng = np.random.default_rng(zeros)
+    labels = rng.integers(4, size=600)
+    probabilities = np.where(np.arange(4) == labels[:, None], 0.97, 0.01)
+    probabilities[:zeros] = np.roll(np.eye(4), 1, axis=1)[labels[:zeros]]
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = TemperatureScaling().fit(outputs).temperature_
+    assert [str(each.message) for each in caught] == (fitted == 100.0) * [
+        f"the temperature stops at 100: {zeros} of 600 labels have a probability of zero; smooth "
+        "the probabilities or do without a temperature."
+    ]
+    assert zeros == 1 or fitted == 100.0
