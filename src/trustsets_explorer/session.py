@@ -51,10 +51,10 @@ Ints = NDArray[np.int64]
 Check = Callable[[], None]
 
 _MOST_SPLITS, _MOST_PREDICTORS, _MOST_STATES, _MOST_UNFINISHED = 3, 6, 200, 4
-# Seconds after which the numbers of the first test samples are shown until those of all are there.
+# Numbers of the first test samples are shown where the sets of all would take more seconds.
 _FIRST_SECONDS, _FIRST_SAMPLES = 0.2, 1000
 # Seconds of a stage, for which a newer question waits at most, and fewest and most test samples.
-_STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (10, 2500)
+_STAGE_SECONDS, _STAGE_SAMPLES = 0.1, (100, 2500)
 # Nearest alphas of the slider whose answers are made while nobody asks.
 _PREPARED = 40
 # Strips of equal confidence that the test samples are gone through in.
@@ -232,7 +232,7 @@ class Session:
         return self._evaluations.get_or_make(key, make)
 
     def outcome(self, state: State, index: int, check: Check, end: float = math.inf) -> Outcome:
-        """Hits and sizes, made in stages; after `end` no more than those of the first samples."""
+        """Hits and sizes, made in stages; the first ones alone where all are not done by `end`."""
         split, n = self.split(state.seed), self.n_test
         key = state.settings[index].used, state.alpha, state.seed
         whole = self._evaluations.get(key)
@@ -243,11 +243,12 @@ class Session:
             key, lambda: Outcome(np.empty(n, bool), np.empty(n, np.int64))
         )
         codes, stage = split.test.require_labels("the explorer"), _STAGE_SAMPLES[0]
+        pace = 0.0
         while outcome.done < n:
             check()
             began = time.monotonic()
             is_first = outcome.done < _FIRST_SAMPLES
-            if began > end and not is_first:
+            if not is_first and began + pace * (n - outcome.done) > end:
                 break
             stop = outcome.done + stage
             rows = split.order[outcome.done : min(stop, _FIRST_SAMPLES) if is_first else stop]
@@ -255,8 +256,8 @@ class Session:
             outcome.covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
             outcome.sizes[rows] = sets.sizes
             outcome.done += rows.size
-            seconds = max(time.monotonic() - began, 1e-6)
-            stage = int(np.clip(rows.size * _STAGE_SECONDS / seconds, *_STAGE_SAMPLES))
+            pace = max(time.monotonic() - began, 1e-6) / rows.size
+            stage = int(np.clip(_STAGE_SECONDS / pace, *_STAGE_SAMPLES))
         return outcome
 
 

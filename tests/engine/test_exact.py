@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import COMPILED, Array, Case, random_case, reference
+from problems import COMPILED, Array, Case, polynomial, random_case, reference
 
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine import path as path_module
@@ -119,7 +119,7 @@ def test_a_tour_is_shorter_than_paths_from_the_base_vertex() -> None:
     case = random_case(1, "polynomial3", "continuous", n=2000, m=300 if COMPILED else 40)
     model = fit_quantiles(case.phi, case.scores, 0.1)
     rows, weights = model._problem.whitening.apply(case.tests), np.full(len(case.tests), 0.9)
-    tour = make_tour(rows)
+    tour = make_tour(rows, model._tour_scale)
     assert np.array_equal(np.sort(tour.order), np.arange(len(rows)))
     assert tour.chained[0] == 0
     alone = model._follow(rows, weights, Tour(tour.order, np.zeros(len(rows), np.int64)))
@@ -194,3 +194,21 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     np.testing.assert_array_equal(bounded.status, whole.status)
     np.testing.assert_array_equal(bounded.pivots, whole.pivots)
     np.testing.assert_allclose(bounded.values, whole.values, rtol=1e-12)
+
+
+def test_a_tour_is_short_where_few_points_resist_the_goal() -> None:
+    """Beside equal scores and penalties a tour by the distance of whitened rows is far longer."""
+    rng = np.random.default_rng(0)
+    n, m = (2000, 300) if COMPILED else (300, 60)
+    x = rng.random((n + m, 2))
+    phi = np.column_stack([polynomial(x, 3), rng.standard_normal((n + m, 12))])
+    scores = np.where(rng.random(n) < x[:n, 0] ** 4, rng.gamma(2.0, size=n), 0.0)
+    penalty = 10.0 * np.eye(22)[10:]
+    rows = np.vstack([phi[:n], penalty, -penalty])
+    model = fit_quantiles(rows, np.append(scores, np.zeros(24)), 0.1)
+    tests, weights = model._problem.whitening.apply(phi[n:]), np.full(m, 0.9)
+    near, far = (
+        model._follow(tests, weights, make_tour(tests, scale)).pivots.sum()
+        for scale in (model._tour_scale, np.eye(model.rank))
+    )
+    assert near < 0.8 * far

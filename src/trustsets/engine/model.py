@@ -42,6 +42,7 @@ from trustsets.engine.path import (
     follow_paths,
     make_scan_order,
     make_tour,
+    tour_scale,
 )
 from trustsets.engine.problem import (
     RANK_TOL,
@@ -64,6 +65,8 @@ RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 # Alphas whose fits start from one another. Each chain begins with a whole search and is the work
 # of one thread.
 CHAIN = 25
+# Every so many alphas one decides which rows are near each other.
+APART = 12
 # An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
 
@@ -97,6 +100,11 @@ class QuantileModel:
     def _scan_order(self) -> ScanOrder:
         """Made when thresholds are first asked for: a fit alone does not need it."""
         return make_scan_order(self._problem, self._vertex)
+
+    @cached_property
+    def _tour_scale(self) -> FloatArray:
+        """In which rows near each other have short paths between them."""
+        return tour_scale(self._problem, self._vertex)
 
     @cached_property
     def _states(self) -> list[PathState]:
@@ -329,7 +337,10 @@ class QuantileModel:
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        results, whole, tour = blank_results(len(rows)), tour is not None, tour or make_tour(rows)
+        results, whole = blank_results(len(rows)), tour is not None
+        # A single row has no neighbours, and nobody should wait for their distances.
+        scale = self._tour_scale if len(rows) > 1 and not whole else np.eye(self.rank)
+        tour = tour or make_tour(rows, scale)
 
         def run(part: slice) -> None:
             state = self._states.pop() if self._states else allocate(self._scan_order.scan)
@@ -502,7 +513,14 @@ class QuantileProcess:
         first = self[0]
         phi = read_matrix(phi_test, "phi_test", len(first._problem.whitening.scale))
         rows, unseen = first._whiten(phi)
-        tour = make_tour(rows, LONG_STRETCH)
+        # A mean of whitened rows and of some alphas' scales serves all of them.
+        models = (self[number] for number in range(0, len(self), APART))
+        scales = [
+            np.eye(first.rank),
+            *(model._tour_scale for model in models if model.certificate.holds),
+        ]
+        joined = np.hstack([scale / np.linalg.norm(scale) for scale in scales])
+        tour = make_tour(rows, np.asarray(np.linalg.qr(joined.T, mode="r")).T, LONG_STRETCH)
         results: list[Any] = [None] * len(self)
 
         def run(number: int) -> None:

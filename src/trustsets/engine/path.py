@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._blocks import one_blas_thread
 from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
 from trustsets.engine.fit import Vertex, high_leverage
 from trustsets.engine.kernels import (
@@ -74,13 +75,14 @@ FLOOR_SLACK = 1e-9  # The floor of a block is lowered by this share of its terms
 # The length of a step that nothing ends; finite, so that products with it are never NaN.
 UNREACHED = 1e150
 # A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones.
-CAP_FACTOR, CAP_BASE = 10, 20
+CAP_FACTOR, CAP_BASE = 30, 20
 REFRESH = 50  # Pivots between two computations of the vertex from scratch.
 ANCHORED = 32  # Pivots on a tour between two anchors.
 # Members that a tour may collect, in units of the rank, before it starts at the base vertex again.
 MOST_MEMBERS = 24
 STRETCH = 256  # Test points of a tour among which the next one is chosen, and that a thread takes.
 LONG_STRETCH = 4096  # The same for a tour that serves many alphas: fewer pivots, and made once.
+NEAR_POINTS = 6  # Points near the base fit that measure a tour, in units of the rank.
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -427,15 +429,34 @@ def path_cap(rank: int) -> int:
     return CAP_FACTOR * rank + CAP_BASE
 
 
-def make_tour(rows: FloatArray, stretch: int = STRETCH) -> Tour:
+def tour_scale(problem: Problem, vertex: Vertex) -> FloatArray:
+    """Scale (rank, rank) of a tour: paths are as long as differences of rows times it.
+
+    A change g of the goal moves the fit by about ``H^-1 g``, with H the Gram matrix of the points
+    near it, and so crosses points in proportion to ``sqrt(g' H^-1 g)``.
+    """
+    rank = len(vertex.basic_points)
+    count = min(NEAR_POINTS * rank, len(problem.rows))
+    key = scan_keys(vertex.residuals, problem.norms)
+    near = problem.rows[np.argpartition(key, count - 1)[:count]]
+    # In coordinates of the basic rows, which are near the fit, H is at least the identity.
+    coordinates = np.vstack([np.eye(rank), near @ vertex.inverse.T])
+    with one_blas_thread:
+        triangle = np.asarray(np.linalg.qr(coordinates, mode="r"))
+        return np.asarray(np.linalg.solve(triangle.T, vertex.inverse).T)
+
+
+def make_tour(rows: FloatArray, scale: FloatArray, stretch: int = STRETCH) -> Tour:
     """Order rows (m, rank) so that each is near the one before, within `stretch` of a k-d tree.
 
-    A row that is nearer to zero than to the row before starts at the base vertex: rows of many
-    dimensions are far from each other.
+    Distances are those of rows times `scale`. A row that is nearer to zero than to the row before
+    starts at the base vertex: rows of many dimensions are far from each other.
     """
     count = len(rows)
     order, chained = np.arange(count), np.zeros(count, np.int64)
     if count > 1:
+        with one_blas_thread:
+            rows = rows @ scale
         _split(rows, np.ones(count), order)
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         _order_stretches(rows, lengths, order, chained, np.empty(count), np.int64(stretch))
@@ -461,9 +482,6 @@ def _order_stretches(
                 if step < steps[position]:
                     nearest, steps[position] = candidate, step
             order[position], order[nearest] = order[nearest], order[position]
-        # A tour that serves a single alpha does not earn this back.
-        if stretch > STRETCH:
-            _shorten(rows, lengths, order, steps, low, high)
         for position in range(low + 1, high):
             chained[position] = steps[position] < lengths[order[position]]
 
@@ -475,43 +493,6 @@ def _distance(rows: FloatArray, a: int, b: int) -> float:
         gap = rows[a, j] - rows[b, j]
         square += gap * gap
     return float(np.sqrt(square))
-
-
-@inner()
-def _shorten(
-    rows: FloatArray, lengths: FloatArray, order: IntArray, steps: FloatArray, low: int, high: int
-) -> None:
-    """Reverse parts of a stretch where that makes it shorter (one sweep of 2-opt).
-
-    The greedy order leaves rows behind, to which it comes back by long steps. The pivots of paths
-    grow in proportion to the length of the whole.
-    """
-    for i in range(low, high - 1):
-        for j in range(i + 2, high):
-            ends = j + 1 == high
-            saved = steps[i + 1] + (0.0 if ends else steps[j + 1])
-            # By the triangle inequality most pairs are too far apart.
-            if abs(lengths[order[i]] - lengths[order[j]]) >= saved:
-                continue
-            before = _distance(rows, order[i], order[j])
-            if before >= saved:
-                continue
-            after = 0.0 if ends else _distance(rows, order[i + 1], order[j + 1])
-            if before + after < saved:
-                _reverse(order, i + 1, j)
-                _reverse(steps, i + 2, j)
-                steps[i + 1] = before
-                if not ends:
-                    steps[j + 1] = after
-
-
-@inner()
-def _reverse(values: Any, low: int, high: int) -> None:
-    """Reverse the entries from `low` to `high`, both included."""
-    while low < high:
-        values[low], values[high] = values[high], values[low]
-        low += 1
-        high -= 1
 
 
 def follow_paths(
