@@ -5,7 +5,7 @@ multiplicity of point i. Three parts work together:
 
 - the *descent* goes from vertex to vertex down the steepest edge (`descend`);
 - the *active set* reduces a large problem to few of its points and checks the solution against all
-  of them (`ActiveSet`), which is also how extreme test points are solved;
+  of them (`_solve`); extreme test points are solved in a like way (`extreme.py`);
 - the *certificate* proves the vertex at the end optimal (`certify`).
 
 The vector `linear` contains the goal of a test point, where there is one, and points that are fixed
@@ -13,7 +13,6 @@ on one side: their loss is linear there, so they enter as the sum of their ``eta
 ``eta_i`` the slope of the loss.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -487,57 +486,6 @@ def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     return inverse, residuals
 
 
-class ActiveSet(ABC):
-    """The loop that the base fit and extreme test points share (Portnoy and Koenker 1997).
-
-    Points outside the active set are fixed on their side of a centre. If the solution over the
-    active points leaves every fixed point there, it is optimal for all points: the dual values of
-    both together are feasible, and every sign agrees with them.
-    """
-
-    active: IntArray
-
-    def run(self) -> int:
-        """Repeat until the solution is optimal for all points, or cannot be found; the status."""
-        for _ in range(MAX_ROUNDS):
-            self.active = self.choose()
-            status = self.solve_active()
-            if status == OPTIMAL:
-                wrong = self.wrong_points()
-                if len(wrong) == 0:
-                    return OPTIMAL
-                self.recentre(wrong)
-            elif self.is_final(status):
-                return status
-            else:
-                self.enlarge()
-        return CAPPED
-
-    @abstractmethod
-    def choose(self) -> IntArray:
-        """Row numbers of the active points of the next round."""
-
-    @abstractmethod
-    def solve_active(self) -> int:
-        """Solve over the active points, store what was found and return its status."""
-
-    @abstractmethod
-    def wrong_points(self) -> IntArray:
-        """Fixed points that the solution puts on the other side."""
-
-    @abstractmethod
-    def recentre(self, wrong: IntArray) -> None:
-        """Prepare the next round after an optimum with some fixed points on the wrong side."""
-
-    @abstractmethod
-    def is_final(self, status: int) -> bool:
-        """Whether a status other than `OPTIMAL` holds for the problem of all points, too."""
-
-    @abstractmethod
-    def enlarge(self) -> None:
-        """Prepare the next round after one without an optimum."""
-
-
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     """Solve the base problem, from the basic points `start` when they are given.
 
@@ -568,71 +516,52 @@ def refit_vertex(problem: Problem, basic: IntArray, pivots: int = 0) -> Vertex:
 
 
 def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
-    """Basic points of the last vertex that active sets lead to from `basic`, and the pivots."""
-    fit = _BaseFit(data, alpha, basic)
-    fit.run()
-    return fit.new_basic, fit.pivots
+    """Basic points of the last vertex that active sets lead to from `basic`, and the pivots.
+
+    Points outside the active set are fixed on their side of a centre. If the solution over the
+    active points leaves every fixed point there, it is optimal for all points: the dual values of
+    both together are feasible, and every sign agrees with them (Portnoy and Koenker 1997).
+    """
+    n_points, rank = data.rows.shape
+    size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
+    # Without the points of largest leverage a reduced problem may have no optimum.
+    always = _highest(data.norms, LEVERAGE_FACTOR * rank)
+    residuals, sums, pivots = _solve_at(data, basic)[1], data.linear(), 0
+    for _ in range(MAX_ROUNDS):
+        active = _active_points(data, residuals, np.union1d(basic, always), size)
+        slopes = loss_slopes(data.multiplicities, residuals > 0.0, alpha)
+        slopes[active] = 0.0
+        linear = sums + data.rows.T @ slopes
+        start = np.searchsorted(active, np.sort(basic))
+        status, more, reached, _ = descend(data.take(active), linear, alpha, start)
+        pivots += more
+        new_basic = active[reached]
+        new_residuals = _solve_at(data, new_basic)[1] if more else residuals
+        is_wrong = (new_residuals > 0.0) != (residuals > 0.0)
+        is_wrong[active] = False
+        wrong = np.flatnonzero(is_wrong)
+        if len(active) == n_points or (status == OPTIMAL and len(wrong) == 0):
+            break
+        factor = GROWTH
+        if status == OPTIMAL and len(wrong) <= FEW_WRONG:
+            basic, residuals = new_basic, new_residuals
+        else:
+            # Only active points resisted, so the solution ran away: keep the centre, and start
+            # again with the points that it passed.
+            always = np.union1d(always, wrong)
+            factor = GROWTH if len(wrong) else BIG_GROWTH
+        size = min(n_points, int(factor * max(size, len(always))) + 1)
+    return new_basic, pivots
 
 
-class _BaseFit(ActiveSet):
-    """The base problem by active sets, which begin around the vertex of the `basic` points."""
-
-    def __init__(self, data: PointSet, alpha: float, basic: IntArray) -> None:
-        n_points, rank = data.rows.shape
-        self.data, self.alpha, self.linear = data, alpha, data.linear()
-        self.size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
-        self.always = high_leverage(data.norms, rank)
-        # The centre of the active set, and the vertex of the last round.
-        self.basic = self.new_basic = basic
-        self.residuals = self.new_residuals = _solve_at(data, basic)[1]
-        self.pivots = 0
-
-    def choose(self) -> IntArray:
-        always = np.union1d(self.basic, self.always)
-        size = max(self.size, len(always))
-        if size >= len(self.residuals):
-            return np.arange(len(self.residuals))
-        key = scan_keys(self.residuals, self.data.norms)
-        key[always] = -1.0
-        return np.sort(np.argpartition(key, size)[:size])
-
-    def solve_active(self) -> int:
-        slopes = loss_slopes(self.data.multiplicities, self.residuals > 0.0, self.alpha)
-        slopes[self.active] = 0.0
-        start = np.searchsorted(self.active, np.sort(self.basic))
-        part = self.data.take(self.active)
-        linear = self.linear + self.data.rows.T @ slopes
-        status, pivots, basic, _ = descend(part, linear, self.alpha, start)
-        self.new_basic = self.active[basic]
-        self.pivots += pivots
-        self.new_residuals = _solve_at(self.data, self.new_basic)[1] if pivots else self.residuals
-        return status
-
-    def wrong_points(self) -> IntArray:
-        is_wrong = (self.new_residuals > 0.0) != (self.residuals > 0.0)
-        is_wrong[self.active] = False
-        return np.flatnonzero(is_wrong)
-
-    def recentre(self, wrong: IntArray) -> None:
-        if len(wrong) > FEW_WRONG:
-            # Only active points resisted, so the solution ran away from the centre: keep that.
-            self.enlarge()
-            return
-        self.basic, self.residuals = self.new_basic, self.new_residuals
-        self._grow(GROWTH)
-
-    def is_final(self, status: int) -> bool:
-        return len(self.active) == len(self.residuals)
-
-    def enlarge(self) -> None:
-        """Start again from the same vertex, with the points that the failed solution passed."""
-        wrong = self.wrong_points()
-        self.always = np.union1d(self.always, wrong)
-        self._grow(GROWTH if len(wrong) else BIG_GROWTH)
-
-    def _grow(self, factor: float) -> None:
-        size = int(factor * max(self.size, len(self.always))) + 1
-        self.size = min(len(self.residuals), size)
+def _active_points(data: PointSet, residuals: FloatArray, always: IntArray, size: int) -> IntArray:
+    """Row numbers of the points nearest to the fit, and of those that are always active."""
+    size = max(size, len(always))
+    if size >= len(residuals):
+        return np.arange(len(residuals))
+    key = scan_keys(residuals, data.norms)
+    key[always] = -1.0
+    return np.sort(np.argpartition(key, size)[:size])
 
 
 def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
@@ -700,9 +629,8 @@ def _row_rank(rows: FloatArray) -> int:
     return int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
 
 
-def high_leverage(norms: FloatArray, rank: int) -> IntArray:
-    """Points of largest leverage: without them a reduced problem may have no optimum."""
-    count = LEVERAGE_FACTOR * rank
+def _highest(norms: FloatArray, count: int) -> IntArray:
+    """Numbers of the points of largest norm."""
     if count == 0 or count >= len(norms):
         return np.arange(min(count, len(norms)))
     return np.argpartition(norms, -count)[-count:]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from trustsets._blocks import one_blas_thread
 from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
-from trustsets.engine.fit import Vertex, high_leverage
+from trustsets.engine.fit import Vertex
 from trustsets.engine.kernels import (
     EDGE_TOL,
     ZERO,
@@ -167,7 +167,6 @@ class ScanOrder(NamedTuple):
     # (2 + 2 rank, padded rank): its dual values, the sum of the nonbasic points' rows times theirs,
     # the inverse basis, and the rows of the basic points.
     base: FloatArray
-    high_leverage: IntArray  # Row numbers of the points of largest leverage.
 
 
 def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
@@ -213,7 +212,7 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     basic_rows = problem.rows[vertex.basic_points]
     base = np.zeros((2 + 2 * rank, padded(rank)))
     base[:, :rank] = np.vstack([vertex.eta, vertex.nonbasic_sum, vertex.inverse.T, basic_rows])
-    return ScanOrder(scan, order, vertex, base, high_leverage(problem.norms, rank))
+    return ScanOrder(scan, order, vertex, base)
 
 
 def _split(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
