@@ -29,7 +29,7 @@ SCORES = np.linspace(0.0, 1.0, 30)
         (PHI, SCORES, np.full(29, 0.1), r"one number or one per row of phi_calib \(30\).*\(29,\)"),
         (PHI, SCORES, np.full((30, 1), 0.1), r"one number or one per row.*\(30, 1\)"),
         (PHI, SCORES, np.linspace(0.0, 0.9, 30), "strictly between 0 and 1, got 0.0"),
-        (PHI, SCORES, np.full(30, np.nan), "strictly between 0 and 1, got nan"),
+        (PHI, SCORES, np.full(30, np.nan), "finite, got nan at index"),
     ],
 )
 def test_fit_says_what_is_wrong(phi: object, scores: object, alpha: object, words: str) -> None:

@@ -97,6 +97,10 @@ class QuantileModel:
         self.__post_init__()
 
     @cached_property
+    def _is_proven(self) -> bool:
+        return self.certificate.holds
+
+    @cached_property
     def _scan_order(self) -> ScanOrder:
         """Made when thresholds are first asked for: a fit alone does not need it."""
         return make_scan_order(self._problem, self._vertex)
@@ -279,7 +283,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self.certificate.holds:
+        if not self._is_proven:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -325,7 +329,7 @@ class QuantileModel:
     def _whiten(self, phi: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Whitened rows, and which of them leave the span of the calibration rows."""
         whitening = self._problem.whitening
-        rows, gaps = np.empty((len(phi), self.rank)), np.empty(len(phi))
+        rows, gaps = np.empty((len(phi), len(whitening.independent))), np.empty(len(phi))
 
         def run(part: slice) -> None:
             rows[part], gaps[part] = whitening.apply_and_compare(phi[part])

@@ -67,7 +67,7 @@ class Whitening:
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
         scratch = np.empty((2, rows.shape[1]))
         _whiten_rows(
-            read_only(phi), self.scale, self.independent, self.dependent, self.transform,
+            phi, self.scale, self.independent, self.dependent, self.transform,
             self.relation, rows, gaps, *scratch,
         )  # fmt: skip
         return rows, gaps
@@ -338,9 +338,10 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
 def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> FloatArray:
     """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else.
 
-    Numbers so small that the inverse of a column's scale would overflow become zero.
+    It cannot be written to, as kernels expect it of what they only read. Numbers so small that the
+    inverse of a column's scale would overflow become zero.
     """
-    matrix = np.ascontiguousarray(_finite(phi, name))
+    matrix = np.ascontiguousarray(_as_floats(phi, name))
     if matrix.ndim != 2:
         raise InputError(
             f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
@@ -352,12 +353,14 @@ def read_matrix(phi: ArrayLike, name: str, n_columns: int | None = None) -> Floa
             "use the same basis for calibration and test."
         )
     tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
-    return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
+    matrix = np.where(tiny, 0.0, matrix) if tiny.any() else matrix.view()
+    matrix.flags.writeable = False
+    return matrix
 
 
 def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
     """Return a copy of the scores, one for each row; raise InputError on anything else."""
-    values = np.array(_finite(scores, "scores_calib"), copy=True)
+    values = np.array(_as_floats(scores, "scores_calib"), copy=True)
     if values.ndim != 1 or len(values) != n_rows:
         raise InputError(
             f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
@@ -395,8 +398,10 @@ def read_weights(
             "alpha must be given with phi_test, because each calibration point has an alpha of "
             "its own; pass the alpha of every test point."
         )
-    weight = 1.0 - alphas if weight is None else weight
-    weights = _one_or_many(weight, "weight", count, "test row")
+    if weight is None:
+        weights = 1.0 - alphas
+    else:
+        weights = _one_or_many(weight, "weight", count, "test row")
     if not np.all((weights > -alphas) & (weights <= 1.0 - alphas)):
         interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
         raise InputError(
@@ -420,16 +425,24 @@ def read_points(points: ArrayLike | None, count: int) -> IntArray:
 
 
 def _as_floats(values: ArrayLike, name: str) -> FloatArray:
-    """Return real numbers as float64; raise InputError on anything else."""
+    """Return finite real numbers as float64; raise InputError on anything else."""
     try:
         array = np.asarray(values)
-        if array.dtype.kind in "fiubO":
-            return np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError):
-        pass  # lists of different lengths, or objects that are no numbers
-    raise InputError(
-        f"{name} must hold real numbers, got {type(values).__name__}; pass an array of floats."
-    )
+        numbers = np.asarray(array, dtype=np.float64) if array.dtype.kind in "fiubO" else None
+    except (TypeError, ValueError):  # lists of different lengths, or objects that are no numbers
+        numbers = None
+    if numbers is None:
+        raise InputError(
+            f"{name} must hold real numbers, got {type(values).__name__}; pass an array of floats."
+        )
+    if not np.isfinite(numbers).all():
+        first = np.argwhere(~np.isfinite(numbers))[0].tolist()
+        index = f" at index {first}" if first else ""
+        raise InputError(
+            f"{name} must be finite, got {numbers[tuple(first)]}{index}; drop or repair such "
+            "points first."
+        )
+    return numbers
 
 
 def _one_or_many(values: ArrayLike, name: str, count: int, of: str) -> FloatArray:
@@ -439,17 +452,5 @@ def _one_or_many(values: ArrayLike, name: str, count: int, of: str) -> FloatArra
         raise InputError(
             f"{name} must be one number or one per {of} ({count}), got shape {numbers.shape}; "
             "pass a number or an array of that length."
-        )
-    return numbers
-
-
-def _finite(values: ArrayLike, name: str) -> FloatArray:
-    """Return finite real numbers as float64; raise InputError on anything else."""
-    numbers = _as_floats(values, name)
-    if not np.isfinite(numbers).all():
-        first = np.argwhere(~np.isfinite(numbers))[0].tolist()
-        raise InputError(
-            f"{name} must be finite, got {numbers[tuple(first)]} at index {first}; "
-            "drop or repair such points first."
         )
     return numbers

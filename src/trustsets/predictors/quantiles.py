@@ -263,15 +263,16 @@ class CalibrationProblem:
 
         Random ones are not limited: they would cover more than exactly 1 - alpha.
         """
-        share, limits = (1.0, self.limits) if draws is None else (draws, self.limits[:1])
+        limits = self.limits if draws is None else self.limits[:1]
         if len(alphas) > _FEW_ALPHAS:
-            return self._many_thresholds(phi, alphas, share, limits)
+            return self._many_thresholds(phi, alphas, 1.0 if draws is None else draws, limits)
         parts = []
         for alpha in alphas:
             results = []
             for factor, multiple in limits:
                 model = self.fit(factor * alpha, multiple)
-                results.append(model.thresholds(phi, weight=share - model.alpha))
+                weight = None if draws is None else draws - model.alpha
+                results.append(model.thresholds(phi, weight))
             parts.append(results[0] if len(limits) == 1 else limited(results))
         return nested_thresholds(parts, alphas)
 
