@@ -52,7 +52,7 @@ def test_thresholds_say_what_is_wrong_and_the_model_lives_on() -> None:
         (np.full((1, 2), np.inf), None, "phi_test must be finite"),
         (PHI, -0.1, "weight must lie in"),
         (PHI, 0.91, "weight must lie in"),
-        (PHI, np.nan, "weight must lie in"),
+        (PHI, np.nan, "weight must be finite"),
         (PHI, [0.5, 0.5], "one number or one per test row"),
     ]:
         with pytest.raises(InputError, match=words):
