@@ -256,18 +256,16 @@ class ModelOutputs:
     @cached_property
     def predicted_codes(self) -> Codes:
         """Column of the most likely class, the first of equals, shape (n,)."""
-        codes: Codes
-        if self._shift is None:
-            codes = np.argmax(self._values, axis=1)
-        elif self.is_one_block:
-            codes = self._shifted_block(slice(None)).argmax(axis=1)
+
+        def most_likely(block: slice) -> Codes:
+            # By blocks: argmax copies an array that cannot be written to.
+            values = self._values[block] if self._shift is None else self._shifted_block(block)
+            return np.asarray(values.argmax(axis=1))
+
+        if self.is_one_block:
+            codes = most_likely(slice(None))
         else:
-            codes = _blocks.row_numbers(
-                lambda block: self._shifted_block(block).argmax(axis=1),
-                len(self),
-                self.n_classes,
-                np.int64,
-            )
+            codes = _blocks.row_numbers(most_likely, len(self), self.n_classes, np.int64)
         codes.setflags(write=False)
         return codes
 
