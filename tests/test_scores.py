@@ -1,5 +1,8 @@
 """Every score against its formula written out for one label at a time."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from trustsets import APS, RAPS, SAPS, ModelOutputs, Softmax
 from trustsets import _blocks as blocks
 from trustsets.errors import InputError
-from trustsets.scores import MarginScore, TopK
+from trustsets.scores import MarginScore, TopK, conformal_quantile, conformal_rank
 
 SCORES = [
     Softmax(),
@@ -167,3 +170,17 @@ def test_the_top_score_ties_exactly_with_the_own_mass_excluded(make_outputs):
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_rank_is_exact_for_every_two_digit_alpha():
+    for hundredths in range(1, 100):
+        for n in range(1, 400):
+            exact = math.ceil((n + 1) * Fraction(100 - hundredths, 100))
+            assert conformal_rank(n, hundredths / 100) == exact, (n, hundredths)
+
+
+def test_quantile_past_n_is_infinite():
+    scores = np.arange(8.0)
+    assert conformal_quantile(scores, 0.1) == np.inf
+    assert conformal_quantile(np.arange(9.0), 0.1) == 8.0
+    assert conformal_quantile(np.empty(0), 0.5) == np.inf

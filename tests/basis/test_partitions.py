@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from stand_ins import Column
+from kinds import Column
 
 from trustsets import Bins, Confidence, Groups, ModelOutputs, Polynomial, PrincipalComponents
 from trustsets.errors import InputError

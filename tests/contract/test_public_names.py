@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from kinds import some
 
 import trustsets
 from trustsets import errors
@@ -70,32 +71,15 @@ def test_no_public_name_is_also_a_module():
 
 
 def test_what_users_print_is_short_and_shows_no_arrays():
-    import numpy as np
-
-    from trustsets import ConditionalConformal, ModelOutputs, Monitor, StandardConformal
-
-    rng = np.random.default_rng(0)
-    logits = 2.0 * rng.normal(size=(1200, 3))
-    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    first, second = ModelOutputs(logits=logits, features=logits, labels=labels).split(0.5)
-    predictor = ConditionalConformal().calibrate(first)
+    first, second = some(0, 600), some(1, 600)
+    predictor = trustsets.ConditionalConformal().calibrate(first)
     sets = predictor.predict_set(second)
     comparison = trustsets.compare({"default": predictor}, outputs=second, n_bootstrap=20)
-    shown = [
-        first,
-        predictor,
-        sets,
-        trustsets.evaluate(sets, second),
-        predictor.explain(second[0]),
-        predictor.certificate(second[0]),
-        StandardConformal().calibrate(first).adapt(second),
-        predictor.adapt(second, shift="covariate"),
-        Monitor(predictor).observe(second),
-        comparison,
-        trustsets.audit(predictor),
-        trustsets.plan(alpha=0.1, within=0.02, probability=0.95),
-    ]
-    for item in shown:
+    shown = [first, predictor, sets, trustsets.evaluate(sets, second), comparison]
+    shown += [predictor.explain(second[0]), predictor.certificate(second[0])]
+    shown += [predictor.adapt(second), predictor.adapt(second, shift="covariate")]
+    shown += [trustsets.Monitor(predictor), trustsets.audit(predictor)]
+    for item in [*shown, trustsets.plan(alpha=0.1, within=0.02, probability=0.95)]:
         text = str(item)
         assert "array(" not in text and " object at " not in text, text
         assert len(text) < 2500

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
+from kinds import FirstFeature
 from report_cases import sets_that_cover
-from stand_ins import FirstFeature
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stand_ins import FirstFeature
+from kinds import FirstFeature
 
 from trustsets import (
     ConditionalConformal,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from kinds import FirstFeature
 from scipy import special, stats
-from stand_ins import FirstFeature
 from worlds import calibrated, draw
 
 from trustsets import (

@@ -1,4 +1,4 @@
-"""Work in blocks equals work on all rows at once; and how many threads a process and BLAS use."""
+"""Work in blocks equals work on all rows at once; threads of a process and BLAS; progress bars."""
 
 import os
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ import pytest
 
 from trustsets import _blocks as blocks
 from trustsets._blocks import available_cores, row_blocks, row_numbers
+from trustsets._progress import progress_bar
 
 
 @pytest.mark.parametrize(("value", "expected"), [("3", 3), ("2,4", 2), (" 1 ", 1)])
@@ -63,3 +64,20 @@ def test_blas_has_its_threads_back_when_the_last_user_leaves():
         with pytest.raises(ZeroDivisionError), blocks.one_blas_thread:
             raise ZeroDivisionError
         assert numbers() == {2}
+
+
+@pytest.mark.parametrize("wanted", [None, False])
+def test_nothing_is_shown_without_a_terminal(wanted, capsys):
+    with progress_bar("pool", 10, wanted=wanted) as advance:
+        advance(10)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("total", "done"), [(10, "100%"), (20, "50%"), (None, "")])
+def test_a_bar_that_is_wanted_counts_what_was_done(total, done, capsys):
+    with progress_bar("pool", total, wanted=True) as advance:
+        for count in (4, 6):
+            advance(count)
+    shown = capsys.readouterr().err
+    assert "pool" in shown and done in shown
+    assert ("100%" in shown) == (total == 10)

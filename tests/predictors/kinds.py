@@ -1,4 +1,4 @@
-"""Predictors of every kind, and samples that all of them take: what is a law for one is for all."""
+"""Predictors of every kind, samples that all take, and stand-ins for what they condition on."""
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trustsets import (
     TrustScore,
 )
 from trustsets.scores import MarginScore, TopK
+from trustsets.statistics import Statistic
 
 LETTERS = np.array(list("abcde"))
 LINE = Intercept() + Polynomial(1, (Confidence(),))
@@ -80,3 +81,24 @@ def some(seed: int, n: int, digits: int = 9) -> ModelOutputs:
         groups={"site": site},
         classes=LETTERS,
     )
+
+
+class FirstFeature:
+    """A trust score that is the first feature."""
+
+    def score(self, features, predicted):
+        return np.asarray(features[:, 0], dtype=float)
+
+
+class Column(Statistic):
+    """A statistic that is one column of the features."""
+
+    def __init__(self, index: int) -> None:
+        object.__setattr__(self, "index", index)
+
+    def measure(self, observed):
+        return np.asarray(observed.features[:, self.index], dtype=float)
+
+    @property
+    def name(self):
+        return f"x{self.index}"

@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from kinds import FirstFeature
 from sklearn.base import clone
-from stand_ins import FirstFeature
 
 from trustsets import (
     APS,

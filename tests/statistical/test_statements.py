@@ -11,10 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from kinds import FirstFeature
 from scipy import stats
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from stand_ins import FirstFeature
 
 from trustsets import (
     APS,

@@ -7,7 +7,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from trustsets import APS, ConditionalConformal, TrustScore
-from trustsets._parameters import Estimator
+from trustsets._parameters import Estimator, check_alpha, check_alphas
 from trustsets.errors import InputError
 
 
@@ -48,3 +48,9 @@ def test_scikit_learn_clones_and_asks_our_estimators():
     assert get_tags(trust).estimator_type is None
     fitted = trust.fit(np.eye(4), np.arange(4) % 2)
     check_is_fitted(fitted)
+
+
+def test_single_precision_alpha_means_its_decimal():
+    assert check_alpha(np.float32(0.1)) == 0.1
+    assert check_alphas(np.array([0.1, 0.2])) == ((0.1, 0.2), False)
+    assert check_alphas(0.3) == ((0.3,), True)
