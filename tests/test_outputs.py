@@ -211,6 +211,8 @@ def test_one_sample_has_an_index():
     assert [sample.rows[0] for sample in outputs] == [5, 6, 7]
     with pytest.raises(IndexError, match="index 3 goes beyond the 3 samples"):
         outputs[3]
+    with pytest.raises(InputError, match="logits must have 3 columns"):
+        outputs.with_logits(np.zeros((3, 2)))
     with pytest.raises(InputError, match="ModelOutputs are no array"):
         np.asarray(outputs)
 

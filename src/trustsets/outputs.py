@@ -486,7 +486,9 @@ class ModelOutputs:
 
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
-        values = floating_matrix(logits, "logits")
+        values = floating_matrix(logits, "logits", len(self))
+        if values.shape[1] != self.n_classes:
+            raise InputError(f"logits must have {self.n_classes} columns; got {values.shape[1]}.")
         return self._replaced(_kind="logits", _values=values, _shift=None)
 
 
