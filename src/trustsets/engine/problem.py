@@ -57,12 +57,13 @@ class Whitening:
 
     def apply(self, phi: FloatArray) -> FloatArray:
         """Whitened rows (m, rank) of basis rows (m, p)."""
-        return self.apply_and_compare(phi)[0]
+        return self.apply_and_compare(read_only(phi))[0]
 
     def apply_and_compare(self, phi: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Whitened rows, and the distances (m,) of dependent columns from `relation`.
 
         A row with more than twice the distance `seen` is not in the span of the calibration rows.
+        `phi` cannot be written to: numba would compile the kernel for writable rows, too.
         """
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
         scratch = np.empty((2, rows.shape[1]))
@@ -92,7 +93,7 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
         relation=read_only(_solve_upper(block, pivoted[:rank, rank:])),
         seen=0.0,
     )
-    rows, gaps = whitening.apply_and_compare(phi)
+    rows, gaps = whitening.apply_and_compare(read_only(phi))
     return replace(whitening, seen=float(gaps.max(initial=0.0))), rows
 
 
