@@ -210,8 +210,7 @@ class RankScore(Score):
         return scores.reshape(probabilities.shape)
 
     def _of_labels(self, probabilities: Floats, codes: Codes, draws: Floats | None) -> Floats:
-        ranked = np.sort(-probabilities, axis=1)
-        by_rank = self._by_rank(np.negative(ranked, out=ranked), draws)
+        by_rank = self._by_rank(np.sort(probabilities, axis=1)[:, ::-1], draws)
         return np.asarray(by_rank[np.arange(len(codes)), ranks_of(probabilities, codes)])
 
 
