@@ -37,7 +37,6 @@ from trustsets.engine.kernels import (
     invert,
     multiply,
     products,
-    three_way,
     to_lanes,
     two_products,
     weighted_sum,
@@ -55,13 +54,11 @@ from trustsets.engine.lanes import (
     spread,
     store,
 )
-from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.problem import Problem, neighbour_order, scan_keys
 from trustsets.status import Status
 
 # Blocks of the first group, which stays in the order of keys; groups double after it.
 FIRST_BLOCKS = 4
-SAMPLED = 64  # Points that decide along which coordinate a part of a group is split.
-DEPTH: Any = np.int64(64)  # More halvings than a group can need.
 SPREAD_SLACK = 1.0 + 1e-9  # Distances to a centre are enlarged by this factor to cover rounding.
 # Accepted error of a basic residual at the end of a path, as a share of the score scale.
 DRIFT_TOL = 1e-11
@@ -176,18 +173,18 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     key[vertex.basic_points] = -1.0 - np.arange(rank)[::-1]
     order = np.argsort(key, kind="stable")
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
-    group_key = _arrange(problem.rows, side, key, order)
-    blocks = to_lanes(problem.rows[order] * side[order, None])
+    group_key = _arrange(problem, side, key, order)
     columns = np.zeros((4, padded(n_points)))
     sides, multiplicities, score, distance = columns
     sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points], distance[:] = problem.scores[order], np.inf
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    n_blocks = len(blocks)
+    n_blocks = padded(n_points) // WIDTH
+    blocks = np.zeros((n_blocks, rank, WIDTH))
     centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
     least_distance = np.full(len(spread), np.inf)
-    centre[:n_blocks] = blocks.mean(axis=2)
-    _spreads(blocks, distance, centre, spread, least_distance)
+    rows = read_only(problem.rows)
+    _fill_blocks(rows, side, order, distance, blocks, centre, spread, least_distance)
     longest = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
     # No eta in the box balances a goal that is longer than this.
     reach = max(problem.alpha, 1.0 - problem.alpha) * (problem.norms @ problem.multiplicities)
@@ -215,118 +212,51 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     return ScanOrder(scan, order, vertex, base)
 
 
-def _split(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
-    values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
-    sums = np.empty((2, rows.shape[1]))
-    _split_into_blocks(read_only(rows), side, group, *values, *waiting, sums)
-
-
-def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:
+def _arrange(problem: Problem, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:
     """Sort each group of `order` into blocks of neighbours; the group key of every block."""
-    n_points, rank = rows.shape
+    n_points, rank = problem.rows.shape
     n_blocks = -(-n_points // WIDTH)
     group_key = np.full(-(-n_blocks // WIDTH) * WIDTH, np.inf)
     size = max(FIRST_BLOCKS, -(-rank // WIDTH))
     group_key[: min(size, n_blocks)] = key[order[: size * WIDTH : WIDTH]]
+    # Points that follow each other in a k-d tree of all points, apart by their side.
+    neighbours = problem.neighbours + n_points * (side < 0.0)
     low = size
     while low < n_blocks:
         group = order[low * WIDTH : (low + size) * WIDTH]
         group_key[low : min(low + size, n_blocks)] = key[group[0]]
-        _split(rows, side, group)
+        group[:] = group[np.argsort(neighbours[group])]
         low, size = low + size, 2 * size
     return group_key
 
 
 @entry()
-def _spreads(
-    blocks: FloatArray,
+def _fill_blocks(
+    rows: FloatArray,
+    side: FloatArray,
+    order: IntArray,
     distance: FloatArray,
+    blocks: FloatArray,
     centre: FloatArray,
     spread: FloatArray,
     least_distance: FloatArray,
 ) -> None:
-    """Largest distance to the centre and smallest residual of each block."""
-    for i in range(len(distance)):
+    """Store the rows of each block, their centre and spread, and the least residual."""
+    rank = rows.shape[1]
+    for i in range(len(order)):
+        block, lane, point = i // WIDTH, i % WIDTH, order[i]
+        for j in range(rank):
+            value = side[point] * rows[point, j]
+            blocks[block, j, lane] = value
+            centre[block, j] += value / WIDTH
+    for i in range(len(order)):
         block, lane, square = i // WIDTH, i % WIDTH, 0.0
         if distance[i] < np.inf:
-            for j in range(blocks.shape[1]):
+            for j in range(rank):
                 gap = blocks[block, j, lane] - centre[block, j]
                 square += gap * gap
             spread[block] = max(spread[block], SPREAD_SLACK * np.sqrt(square))
             least_distance[block] = min(least_distance[block], distance[i])
-
-
-@entry()
-def _split_into_blocks(
-    rows: FloatArray,
-    side: FloatArray,
-    group: IntArray,
-    values: FloatArray,
-    spare: FloatArray,
-    lows: IntArray,
-    highs: IntArray,
-    sums: FloatArray,
-) -> None:
-    """Reorder a group so that every `WIDTH` consecutive points are neighbours.
-
-    The group is halved repeatedly along the coordinate of largest variance, as in a k-d tree.
-    """
-    # A stack of the parts that are still to be halved; it holds at most one of every size.
-    lows[0], highs[0], waiting = 0, len(group), 1
-    while waiting > 0:
-        waiting -= 1
-        low, high = lows[waiting], highs[waiting]
-        n_blocks = -(-(high - low) // WIDTH)
-        if n_blocks < 2:
-            continue
-        column = _widest(rows, side, group, low, high, sums)
-        for i in range(low, high):
-            values[i] = side[group[i]] * rows[group[i], column]
-        middle = low + (n_blocks // 2) * WIDTH
-        _part_at(values, spare, group, low, high, middle)
-        lows[waiting], highs[waiting] = low, middle
-        lows[waiting + 1], highs[waiting + 1] = middle, high
-        waiting += 2
-
-
-@inner()
-def _widest(
-    rows: FloatArray, side: FloatArray, group: IntArray, low: int, high: int, sums: FloatArray
-) -> int:
-    """Find the coordinate of largest variance, estimated from some points of [low, high)."""
-    step, rank = max(1, (high - low) // SAMPLED), rows.shape[1]
-    count = (high - low + step - 1) // step
-    for j in range(rank):
-        sums[0, j] = sums[1, j] = 0.0
-    # Rows are read one by one, and coordinates run fastest, so that the sums vectorise.
-    for i in range(low, high, step):
-        for j in range(rank):
-            value = side[group[i]] * rows[group[i], j]
-            sums[0, j] += value
-            sums[1, j] += value * value
-    best, widest = -1.0, 0
-    for j in range(rank):
-        mean = sums[0, j] / count
-        variance = sums[1, j] / count - mean * mean
-        if variance > best:
-            best, widest = variance, j
-    return widest
-
-
-@inner()
-def _part_at(
-    values: FloatArray, spare: FloatArray, group: IntArray, low: int, high: int, middle: int
-) -> None:
-    """Put the smallest values of [low, high) before `middle` (quickselect)."""
-    while high - low > 1:
-        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
-        less, more = three_way(values, spare, group, low, high, max(min(a, b), min(max(a, b), c)))
-        if middle < less:
-            high = less
-        elif middle >= more:
-            low = more
-        else:
-            return
 
 
 class PathState(NamedTuple):
@@ -456,7 +386,7 @@ def make_tour(rows: FloatArray, scale: FloatArray, stretch: int = STRETCH) -> To
     if count > 1:
         with one_blas_thread:
             rows = rows @ scale
-        _split(rows, np.ones(count), order)
+        order = neighbour_order(rows)
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         _order_stretches(rows, lengths, order, chained, np.empty(count), np.int64(stretch))
     return Tour(order, chained)

@@ -8,14 +8,16 @@ docs/engine.md).
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._arrays import to_numpy
 from trustsets._draws import number_hashes
-from trustsets.engine.compiled import FloatArray, IntArray, entry, read_only
-from trustsets.engine.kernels import add_product, compensated_sum
+from trustsets.engine.compiled import FloatArray, IntArray, entry, inner, read_only
+from trustsets.engine.kernels import add_product, compensated_sum, three_way
+from trustsets.engine.lanes import WIDTH
 from trustsets.errors import InputError
 
 # A column whose part outside the others is smaller than this share of the largest is dependent.
@@ -32,6 +34,8 @@ WIDEST_RANGE = 2.0**20
 # The function class contains constants if it reproduces the constant 1 this well.
 CONSTANT_TOL = 1e-11
 SHORTEST = 1e-200  # A whitened row shorter than this never changes side.
+SAMPLED = 64  # Points that decide along which coordinate a part of the points is split.
+DEPTH: Any = np.int64(64)  # More halvings than any number of points can need.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,6 +160,7 @@ class Problem:
 
     rows: FloatArray  # (n, rank): whitened basis rows.
     norms: FloatArray  # (n,): their lengths.
+    neighbours: IntArray  # (n,): positions in an order where similar rows follow each other.
     # (n,): scores over ``2 ** exponent``, with scores that are too close to tell apart made equal
     # to the largest of them: thresholds are sums of these, times ``2 ** exponent``.
     scores: FloatArray
@@ -214,6 +219,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     problem = Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
+        neighbours=np.argsort(neighbour_order(rows)),
         scores=values,
         centred_scores=values,
         perturbations=values,
@@ -271,6 +277,81 @@ def coarsen(
         centred_scores=merged - centre,
         perturbations=largest[group] * ((bits + 0.5) * 2.0**-53),
     )
+
+
+def neighbour_order(rows: FloatArray) -> IntArray:
+    """Order rows so that every `WIDTH` consecutive ones are neighbours."""
+    order, values = np.arange(len(rows)), np.empty((2, len(rows)))
+    waiting, sums = np.zeros((2, DEPTH), np.int64), np.empty((2, rows.shape[1]))
+    _halve(read_only(rows), order, *values, *waiting, sums)
+    return order
+
+
+@entry()
+def _halve(
+    rows: FloatArray,
+    order: IntArray,
+    values: FloatArray,
+    spare: FloatArray,
+    lows: IntArray,
+    highs: IntArray,
+    sums: FloatArray,
+) -> None:
+    """Halve the rows repeatedly along the coordinate of largest variance, as in a k-d tree."""
+    # A stack of the parts that are still to be halved; it holds at most one of every size.
+    lows[0], highs[0], waiting = 0, len(order), 1
+    while waiting > 0:
+        waiting -= 1
+        low, high = lows[waiting], highs[waiting]
+        n_blocks = -(-(high - low) // WIDTH)
+        if n_blocks < 2:
+            continue
+        column = _widest(rows, order, low, high, sums)
+        for i in range(low, high):
+            values[i] = rows[order[i], column]
+        middle = low + (n_blocks // 2) * WIDTH
+        _part_at(values, spare, order, low, high, middle)
+        lows[waiting], highs[waiting] = low, middle
+        lows[waiting + 1], highs[waiting + 1] = middle, high
+        waiting += 2
+
+
+@inner()
+def _widest(rows: FloatArray, order: IntArray, low: int, high: int, sums: FloatArray) -> int:
+    """Find the coordinate of largest variance, estimated from some points of [low, high)."""
+    step, rank = max(1, (high - low) // SAMPLED), rows.shape[1]
+    count = (high - low + step - 1) // step
+    for j in range(rank):
+        sums[0, j] = sums[1, j] = 0.0
+    # Rows are read one by one, and coordinates run fastest, so that the sums vectorise.
+    for i in range(low, high, step):
+        for j in range(rank):
+            value = rows[order[i], j]
+            sums[0, j] += value
+            sums[1, j] += value * value
+    best, widest = -1.0, 0
+    for j in range(rank):
+        mean = sums[0, j] / count
+        variance = sums[1, j] / count - mean * mean
+        if variance > best:
+            best, widest = variance, j
+    return widest
+
+
+@inner()
+def _part_at(
+    values: FloatArray, spare: FloatArray, order: IntArray, low: int, high: int, middle: int
+) -> None:
+    """Put the smallest values of [low, high) before `middle` (quickselect)."""
+    while high - low > 1:
+        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
+        less, more = three_way(values, spare, order, low, high, max(min(a, b), min(max(a, b), c)))
+        if middle < less:
+            high = less
+        elif middle >= more:
+            low = more
+        else:
+            return
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
