@@ -342,9 +342,10 @@ class QuantileModel:
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         results, whole = blank_results(len(rows)), tour is not None
-        # A single row has no neighbours, and nobody should wait for their distances.
-        scale = self._tour_scale if len(rows) > 1 and not whole else np.eye(self.rank)
-        tour = tour or make_tour(rows, scale)
+        if tour is None:
+            # A single row has no neighbours, and nobody should wait for their distances.
+            alone = Tour(np.zeros(1, np.int64), np.zeros(1, np.int64))
+            tour = alone if len(rows) == 1 else make_tour(rows, self._tour_scale)
 
         def run(part: slice) -> None:
             state = self._states.pop() if self._states else allocate(self._scan_order.scan)

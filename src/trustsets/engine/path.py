@@ -117,7 +117,7 @@ UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_FOR, BOUNDED, N_VISITS = cast(A
 # Rows of `PathState.gates`.
 GATE, NEAR_GATE, NEAR_SINCE, N_GATES = cast(Any, np.arange(4))
 # Entries of `PathState.counters`.
-STEP, EPOCH, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, N_COUNTERS = cast(Any, np.arange(6))
+STEP, EPOCH, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, CAP, N_COUNTERS = cast(Any, np.arange(7))
 # Rows of `PathState.cache` for each block: the residuals of its points at the anchor and at the
 # vertex, and the rates at which they fall along the edge.
 AT_ANCHOR, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
@@ -331,8 +331,9 @@ def blank_results(count: int) -> PathResults:
 def allocate(scan: Scan) -> PathState:
     """Work arrays for the paths of a model; memory that is not touched costs nothing."""
     n_blocks, rank, _ = scan.blocks.shape
+    cap = CAP_FACTOR * rank + CAP_BASE
     # Every pivot adds at most one member.
-    most = padded(MOST_MEMBERS * rank + path_cap(rank))
+    most = padded(MOST_MEMBERS * rank + cap)
     state = PathState(
         vectors=np.zeros((N_VECTORS, padded(rank))),
         slot=np.zeros(rank, np.int64),
@@ -349,13 +350,8 @@ def allocate(scan: Scan) -> PathState:
         visits=np.zeros((N_VISITS, n_blocks), np.int64),
         counters=np.zeros(N_COUNTERS, np.int64),
     )
-    state.counters[N_ANCHORS] = BASE_ANCHOR
+    state.counters[N_ANCHORS], state.counters[CAP] = BASE_ANCHOR, cap
     return state
-
-
-def path_cap(rank: int) -> int:
-    """Pivots that one path may take."""
-    return CAP_FACTOR * rank + CAP_BASE
 
 
 def tour_scale(problem: Problem, vertex: Vertex) -> FloatArray:
@@ -381,14 +377,11 @@ def make_tour(rows: FloatArray, scale: FloatArray, stretch: int = STRETCH) -> To
     Distances are those of rows times `scale`. A row that is nearer to zero than to the row before
     starts at the base vertex: rows of many dimensions are far from each other.
     """
-    count = len(rows)
-    order, chained = np.arange(count), np.zeros(count, np.int64)
-    if count > 1:
-        with one_blas_thread:
-            rows = rows @ scale
-        order = neighbour_order(rows)
-        lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        _order_stretches(rows, lengths, order, chained, np.empty(count), np.int64(stretch))
+    with one_blas_thread:
+        rows = rows @ scale
+    order, chained = neighbour_order(rows), np.zeros(len(rows), np.int64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    _order_stretches(rows, lengths, order, chained, np.empty(len(rows)), np.int64(stretch))
     return Tour(order, chained)
 
 
@@ -434,8 +427,7 @@ def follow_paths(
 ) -> None:
     """Store the results of the whitened rows of a tour, or of a stretch of one."""
     # All arrays are new ones and writable, as the kernel is compiled for them.
-    cap = np.int64(path_cap(rows.shape[1]))
-    _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, cap, *results, state)
+    _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, *results, state)
 
 
 def compile_paths() -> None:
@@ -443,8 +435,7 @@ def compile_paths() -> None:
     blocks, line, nobody = np.zeros((1, 1, WIDTH)), np.zeros(WIDTH), np.empty(0, np.int64)
     scan = Scan._make([blocks, blocks, *[line] * 9, 0.1, 0.0, 0.0])
     rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, WIDTH))
-    cap, results = np.int64(path_cap(1)), blank_results(0)
-    _follow_paths(rows, weights, nobody, nobody, base, scan, cap, *results, allocate(scan))
+    _follow_paths(rows, weights, nobody, nobody, base, scan, *blank_results(0), allocate(scan))
 
 
 @entry(by_helper=True)
@@ -455,13 +446,12 @@ def _follow_paths(
     chained: IntArray,
     base: FloatArray,
     scan: Scan,
-    cap: int,
     values: FloatArray,
     status: NDArray[np.int8],
     pivots: IntArray,
     state: PathState,
 ) -> None:
-    row, rank = state.vectors[ROW], rows.shape[1]
+    row, rank, cap = state.vectors[ROW], rows.shape[1], state.counters[CAP]
     members, since_refresh, since_anchor = ZERO, 0, 0
     for number in range(len(order)):
         i = order[number]
