@@ -208,11 +208,10 @@ class CalibrationProblem:
 
         The result is bitwise identical to that of a search from the beginning.
         """
-        rows, scores = self.points(multiple)
         for start_alpha, start_multiple, basic in self.starts:
             if (start_alpha, start_multiple) == (alpha, multiple):
                 try:
-                    model = fit_quantiles(rows, scores, alpha=alpha, start=basic)
+                    model = fit_quantiles(*self.points(multiple), alpha=alpha, start=basic)
                 except InputError:  # not those of this problem
                     break
                 if model.certificate.holds and model.certificate.pivots == 0:
@@ -222,7 +221,7 @@ class CalibrationProblem:
             near = min(others, key=lambda other: abs(other.alpha - alpha)).at(alpha)
             if near is not None:
                 return near
-        return fit_quantiles(rows, scores, alpha=alpha)
+        return fit_quantiles(*self.points(multiple), alpha=alpha)
 
     def all_starts(self) -> tuple[tuple[float, float, Codes], ...]:
         """Basic points of all fits, which save a loaded predictor the search."""
