@@ -5,7 +5,7 @@ multiplicity of point i. Three parts work together:
 
 - the *descent* goes from vertex to vertex down the steepest edge (`descend`);
 - the *active set* reduces a large problem to few of its points and checks the solution against all
-  of them (`_solve`); extreme test points are solved in a like way (`extreme.py`);
+  of them (`_solve`); extreme test points are solved in a like way (`fit_extreme`);
 - the *certificate* proves the vertex at the end optimal (`certify`).
 
 The vector `linear` contains the goal of a test point, where there is one, and points that are fixed

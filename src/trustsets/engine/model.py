@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from trustsets._arrays import to_numpy
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
-from trustsets.engine.extreme import WeightedSample, choose_sample, fit_extreme, solve_as_program
 from trustsets.engine.fit import (
     CAPPED,
     UNBOUNDED,
@@ -37,11 +36,15 @@ from trustsets.engine.path import (
     PathState,
     ScanOrder,
     Tour,
+    WeightedSample,
     allocate,
     blank_results,
+    choose_sample,
+    fit_extreme,
     follow_paths,
     make_scan_order,
     make_tour,
+    solve_as_program,
     tour_scale,
 )
 from trustsets.engine.problem import (
