@@ -116,8 +116,8 @@ def _call(name: str, result: Any = _VECTOR, *flags: str) -> Callable[..., Any]:
     return generate
 
 
-def _store(builder: Any, place: Any, lanes: Any) -> None:
-    builder.store(lanes, place, align=8)
+def _store(builder: Any, pointer: Any, lanes: Any) -> None:
+    builder.store(lanes, pointer, align=8)
 
 
 def _below(builder: Any, left: Any, right: Any) -> Any:
