@@ -24,6 +24,8 @@ from splits import ALPHA, Split
 
 from trustsets import APS, ConditionalConformal, Softmax
 
+__all__ = ["ALPHA", "MEASURES", "Judge", "Split", "load"]  # default_parts.py has them from here
+
 SETS = [
     *("cifar100", "cifar100lt", "cifar100:50c", "cifar100lt:50c", "cifar100:30d", "cifar100lt:30d"),
     *("cifar100:20b", "cifar100lt:20b", "cifar100:super", "cifar100:15e", "cifar100lt:15e"),
