@@ -48,19 +48,15 @@ def test_frames_hold_the_same_values(kind):
     sets = StandardConformal().calibrate(outputs).predict_set(outputs)
     found, own = sets.to_frame(), sets.to_columns()
     for name in own:
-        assert list(found[name].to_list() if kind == "polars" else _list(found[name])) == list(
-            _list(own[name])
-        )
+        assert _list(found[name]) == _list(own[name])
     result = evaluate(sets, outputs)
-    table = result.to_frame()
-    values = table["value"].to_list() if kind == "polars" else _list(table["value"])
+    values = _list(result.to_frame()["value"])
     np.testing.assert_array_equal(values, [item.value for item in result.metrics.values()])
 
 
 def _list(values):
-    if isinstance(values, pa.ChunkedArray):
-        return values.to_pylist()
-    return values.tolist() if hasattr(values, "tolist") else values
+    names = ("to_pylist", "to_list", "tolist")
+    return next((getattr(values, name)() for name in names if hasattr(values, name)), values)
 
 
 def test_arrays_give_a_frame_of_what_is_installed():

@@ -142,7 +142,7 @@ def test_calibrating_on_the_reference_is_refused(part):
     for model, rows in ((prefit, np.arange(240)[part]), (trained, own)):
         with pytest.raises(InputError, match="samples that fit did not see"):
             model.calibrate(X[rows], y[rows])
-    prefit.calibrate(X[100:], y[100:])
+    prefit.calibrate(X[99:], y[99:])
     # A few values in common are no sign of the same samples.
     coarse = np.column_stack([X[:, 0], np.round(X[:, 1:])])
     model = TrustSetClassifier(Watched().fit(coarse, y), features=lambda X: X[:, 1:], prefit=True)

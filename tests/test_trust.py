@@ -105,11 +105,11 @@ def test_any_container_and_float_type(data):
 def test_filter_is_the_papers_high_density_set(fraction, k, monkeypatch):
     rng = np.random.default_rng(3)
     train = np.round(rng.standard_normal((230, 3)), 1)  # rounded: ties and duplicates
-    labels = np.repeat([0, 1, 2], [100, 123, 7])
+    labels = np.repeat([0, 1, 2, 3], [100, 113, 10, 7])
     monkeypatch.setattr("trustsets.trust.FILTER_NEIGHBOURS", k)
     trust = TrustScore(normalize=False, filter_fraction=fraction).fit(train, labels)
     state = trust.to_state()
-    for code in range(3):
+    for code in range(4):
         members = train[labels == code]
         mask = literal_filter(members, fraction, k) if len(members) >= k else np.ones(7, bool)
         found = state["features"][state["starts"][code] : state["starts"][code + 1]]

@@ -100,21 +100,28 @@ def test_a_ray_that_is_altered_is_noticed(far):
     assert failing_conditions(asdict(far) | {"threshold": -np.inf})
     assert failing_conditions(asdict(far) | {"threshold": 1.0})
     assert failing_conditions(asdict(far) | {"alpha": 0.3, "weight": 0.7})
+    # With a negative weight it proves that the threshold is infinitely small, and no other.
+    small = {"alpha": 0.1, "weight": -0.05, "row": np.ones(1), "phi": np.full((3, 1), 0.01)}
+    small |= {"scores": np.ones(3), "coefficients": -np.ones(1), "points": [], "duals": []}
+    found = [not failing_conditions(small | {"threshold": end}) for end in (-np.inf, np.inf)]
+    assert found == [True, False]
     # A ray of twice the length proves the same.
     assert not failing_conditions(asdict(far) | {"coefficients": 2.0 * far.coefficients})
 
 
-def test_no_other_threshold_can_be_proven():
+@pytest.mark.parametrize("weight", [0.9, 0.35, -0.05])
+@pytest.mark.parametrize("n", [*range(10, 19), *range(20, 29)])
+def test_no_other_threshold_can_be_proven(n, weight):
     """The slope that balances a fit through another score is too high, or too low."""
-    scores, weight = np.arange(18.0), 0.9
-    numbers = {"alpha": 0.1, "weight": weight, "row": np.ones(1), "phi": np.ones((18, 1))}
+    scores, phi = np.arange(float(n)), np.ones((n, 1))
+    numbers = {"alpha": 0.1, "weight": weight, "row": np.ones(1), "phi": phi, "scores": scores}
     valid = []
-    for point in range(18):
-        dual = 0.1 * point - 0.9 * (17 - point) - weight
-        forged = {"threshold": scores[point], "coefficients": scores[[point]], "scores": scores}
+    for point in range(n):
+        dual = 0.1 * point - 0.9 * (n - 1 - point) - weight
+        forged = {"threshold": scores[point], "coefficients": scores[[point]]}
         forged |= {"points": np.array([point]), "duals": np.array([dual])}
-        valid += [] if failing_conditions(numbers | forged) else [point]
-    assert valid == [17]  # the 18th of 18 scores: 19 times 0.9, rounded up
+        valid += [] if failing_conditions(numbers | forged) else [scores[point]]
+    assert valid == fit_quantiles(phi, scores, 0.1).thresholds([[1.0]], weight).values.tolist()
 
 
 @pytest.mark.parametrize("suffix", [".json", ".npz"])

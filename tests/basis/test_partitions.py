@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from kinds import Column
 
-from trustsets import Bins, Confidence, Groups, ModelOutputs, Polynomial, PrincipalComponents
+from trustsets import Bins, Confidence, Groups, ModelOutputs, Polynomial
 from trustsets.errors import InputError
 
 
@@ -58,6 +58,7 @@ def test_groups_combine_columns_and_mark_strangers():
     assert fitted.cells(seen).tolist() == [0, 2, 1]
     new = with_groups(sex=["m", "m", "x"], age=[2, 1, 1])
     assert fitted.cells(new).tolist() == [2, -1, -1]
+    assert fitted.unseen_groups(new).tolist() == [False, False, True]
     assert Groups("age").fit(seen).cells(new).tolist() == [1, 0, 0]
 
 
@@ -69,12 +70,8 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Bins(spacing=("uniform", "log")), 'spacing must be "uniform" or'),
         (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be sequences of finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
-        (lambda: Groups(3), "names of group columns"),
-        (lambda: Polynomial(-1), "degree must be"),
         (lambda: Polynomial(of=()), "non-empty tuple of statistics"),
         (lambda: Polynomial(of=Confidence()), "non-empty tuple of statistics"),
-        (lambda: PrincipalComponents(0), "n_components must be"),
-        (lambda: Confidence(transform="square"), "transform must be"),
         (lambda: Groups().fit(observed([[0.0]])), "pass groups="),
         (lambda: Groups("sex").fit(observed([[0.0]])), "no group column 'sex'"),
         (lambda: Bins().fit(observed([[0.0]])), "pass trust="),

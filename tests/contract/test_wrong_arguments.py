@@ -178,14 +178,8 @@ def good(function, **arguments):
 def calls(folder):
     """Calls that succeed, by name: a function and its arguments."""
     samples, sample = outputs(), outputs()[0]
-    fields = {
-        "features": samples.features,
-        "labels": samples.labels,
-        "groups": samples.groups,
-        "trust": samples.trust,
-        "classes": samples.classes,
-        "rows": samples.rows,
-    }
+    names = ("features", "labels", "groups", "trust", "classes", "rows")
+    fields = {name: getattr(samples, name) for name in names}
     thresholds = Thresholds(np.full(N, 0.5), np.zeros(N, np.int8))
     scores = predictor().scores(samples)
     path = folder / "model.trustsets"

@@ -186,11 +186,13 @@ def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
     assert near["p"][0]["distance"] == pytest.approx(own[0], rel=1e-6)
     assert near["o"][0]["distance"] == pytest.approx(other[0], rel=1e-6)
     assert near["o"][0]["label"] == name[0] and near["p"][0]["label"] == sample.predicted[0]
+    assert samples._pixels(np.array([-0.4, 0.5, 1.7, np.nan])).tolist() == [0, 128, 255, 0]
 
 
 def test_states_outside_the_rules_are_refused(session):
     good = session.first_state.to_dict()
     assert State.read(good, session.parameters) == session.first_state
+    assert session.first_state.names == ("A: conditional", "B: standard")
     wrong = [
         ("alpha", 0.0), ("alpha", "0.1"), ("alpha", True), ("alpha", 10**400), ("seed", -1),
         ("seed", 1.5), ("settings", []), ("settings", good["settings"] * 2), ("more", 1),

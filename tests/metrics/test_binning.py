@@ -5,7 +5,7 @@ from kinds import Column
 from trustsets import Bins, Groups, ModelOutputs, MondrianConformal
 from trustsets.errors import InputError
 from trustsets.metrics import FrequencyBins, RankBins, bin_samples, label_ranks, rank_edges_apart
-from trustsets.metrics.binning import bin_by_class, bin_by_size, quantile_cuts
+from trustsets.metrics.binning import bin_by_class, bin_by_size, equal_cuts, quantile_cuts
 
 
 def test_rank_against_sorting_each_row(make_outputs):
@@ -56,6 +56,10 @@ def test_edges_for_pictures_set_rank_1_apart():
     assert rank_edges_apart(np.repeat([1, 2, 3, 4, 5, 6], [90, 4, 4, 2, 1, 1])) == (0, 1, 2, 3, 6)
     assert rank_edges_apart(np.repeat([1, 2, 3, 40], [2, 30, 30, 30])) == (0, 1, 2, 3, 40)
     assert rank_edges_apart(np.ones(5, dtype=int)) == (0, 1, 2)
+    # What the first bin leaves is shared by the others as if it were all there is.
+    ranks = np.minimum(np.random.default_rng(0).geometric(0.08, size=300), 60)
+    cuts = equal_cuts(ranks, 5)
+    assert cuts[1:].tolist() == equal_cuts(ranks[ranks > cuts[0]], 4).tolist()
     ranks = np.array([1, 1, 3, 3])
     RankBins(edges=rank_edges_apart(ranks)).fit(ranked_outputs(ranks))
 

@@ -29,6 +29,7 @@ from trustsets.metrics import (
     bin_samples,
     expected_gap,
     holm,
+    markdown_table,
 )
 from trustsets.metrics.inference import expected_worst
 
@@ -173,6 +174,9 @@ def test_text_tables(make_case):
     assert f"{result.tables['group:sex'].gap.value:.3f}" in row
     frame = result.tables["group:site"].to_frame()
     assert frame["bin"].tolist() == ["a", "b", "c"]
+    # A bar in a name does not end its cell.
+    lines = markdown_table(["a|b", "n"], [["c|", "|d|"]]).replace("\\|", "").splitlines()
+    assert [line.count("|") for line in lines] == [3, 3, 3]
     assert frame["count"].sum() == 600
 
 
@@ -188,7 +192,6 @@ def test_text_tables(make_case):
         ({"bins": {"conf_trust": Bins()}}, "pass trust="),
         ({"bins": [Bins()]}, "bins must map names to partitions; got list"),
         ({"metrics": 5}, "metrics must be a sequence of names"),
-        ({"level": 1.0}, "level must lie strictly between 0 and 1"),
     ],
 )
 def test_bad_arguments_are_named(make_case, options, message):
@@ -247,6 +250,10 @@ def test_a_predictor_is_evaluated_by_the_sets_it_makes(make_case, trust, name, a
     assert ("conf_trust" in result.tables) == has_trust
     assert result.n_calibration == counts.sum()
     assert replace(result, n_calibration=None).to_json() == same.to_json()
+    # Bins that are asked for take the place of its own.
+    words = {"bins": {"conf_frequency": FrequencyBins(np.arange(1, 7))}, **FAST}
+    asked, wanted = (evaluate(own, test, **words) for own in (predictor, sets))
+    assert asked.tables["conf_frequency"].labels == wanted.tables["conf_frequency"].labels
 
 
 def test_hits_and_sizes_are_evaluated_as_the_sets_are(make_case, trust):
@@ -292,9 +299,8 @@ def test_raw_arrays_are_told_how_to_be_wrapped(make_case, function, kind):
 @pytest.mark.parametrize("function", [evaluate, find_regions, excess_risk])
 def test_what_is_no_sets_is_named(make_case, function, value):
     _, outputs = make_case(n=60)
-    with pytest.raises(
-        InputError, match=f"^sets must be PredictionSets.*got {type(value).__name__}"
-    ):
+    kind = type(value).__name__
+    with pytest.raises(InputError, match=f"^sets must be PredictionSets.*got {kind}"):
         function(value, outputs, alpha=0.1)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 from scipy.special import kolmogorov
+from scipy.stats import norm
 
 from trustsets import (
     APS,
@@ -26,13 +27,14 @@ from trustsets import (
 )
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors.quantiles import weighted_quantiles
-from trustsets.scores import conformal_quantile
+from trustsets.scores import MarginScore, conformal_quantile
 from trustsets.shift import (
     ClassPrevalence,
     CovariateWeights,
     WeightModel,
     _cross_fit,
     _normalised,
+    equal_means,
     estimate_prevalence,
     estimate_weights,
     same_distribution,
@@ -47,7 +49,7 @@ PREDICTORS = [
     MondrianConformal(by=Groups("site")),
     MondrianConformal(by="class"),
     ConditionalConformal(basis=RANKS),
-    ConditionalConformal(basis=Intercept()),
+    ConditionalConformal(score=MarginScore(), basis=Intercept(), allow_empty=True),
     ConditionalConformal(basis=RANKS + Groups("site", penalty=2.0), allow_empty=True),
     ConditionalConformal(basis=RANKS, per_class=True),
     ConditionalConformal(score=Softmax(), basis=Polynomial(1, (Confidence(),))),
@@ -348,6 +350,12 @@ def test_distributions_with_ties_are_compared_at_every_value():
     expected = kolmogorov(np.sqrt(size * 60 / (size + 60)) * max(gaps))
     assert same_distribution(old, weights, new) == pytest.approx(expected, rel=1e-9)
     assert same_distribution(old, np.ones(80), old) == 1.0
+    # Means, too, are compared by shares of the weights, whatever their sum.
+    shares = weights / weights.sum()
+    variance = np.sum(shares**2 * (old - shares @ old) ** 2) + new.var() / 60
+    expected = 2.0 * norm.sf(abs(shares @ old - new.mean()) / np.sqrt(variance))
+    column, is_new = np.concatenate([old, new])[:, None], np.arange(140) >= 80
+    assert equal_means([column], is_new, weights) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 49])

@@ -56,8 +56,7 @@ def test_entropy_and_margin_at_their_ends():
     only = ModelOutputs(probabilities=[[1.0]])
     assert (Entropy().measure(sure)[0], Margin().measure(sure)[0]) == (0.0, 1.0)
     assert Entropy().measure(even)[0] == pytest.approx(np.log(4.0))
-    assert Margin().measure(even)[0] == 0.0
-    assert Margin().measure(only)[0] == 1.0
+    assert (Margin().measure(even)[0], Margin().measure(only)[0]) == (0.0, 1.0)
 
 
 def test_trust_is_asked_for_once(make_outputs):
@@ -72,13 +71,11 @@ def test_ranks_are_mid_ranks_among_the_samples_of_the_fit():
     """The share of fitted values below, and half of those that are equal."""
     fitted_on = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[1], [2], [2], [3], [9]]))
     asked = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[0], [2], [2.5], [9], [10]]))
-    trust = PlantedTrust()
-    fitted = Trust(transform="rank").fit(fitted_on.with_trust(trust))
+    fitted = Trust(transform="rank").fit(fitted_on.with_trust(PlantedTrust()))
     # Values are rounded squares of roots: compare through the same computation.
-    below = [0, 1, 3, 4, 5]
-    equal = [0, 2, 0, 1, 0]
-    found = fitted.values(asked.with_trust(trust))
-    np.testing.assert_allclose(found, (np.array(below) + 0.5 * np.array(equal)) / 5)
+    below, equal = np.array([0, 1, 3, 4, 5]), np.array([0, 2, 0, 1, 0])
+    found = fitted.values(asked.with_trust(PlantedTrust()))
+    np.testing.assert_allclose(found, (below + 0.5 * equal) / 5)
 
 
 @pytest.mark.parametrize(("transform", "learns"), [("raw", False), ("log", False), ("rank", True)])
