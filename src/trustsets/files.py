@@ -729,7 +729,7 @@ def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
 
 def _write_csv(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
+        rows = csv.writer(file)  # with the usual "\r\n": with "\n" alone it would not quote "\r"
         for number, block in enumerate(blocks):
             if number == 0:
                 rows.writerow([_no_formula(name) for name in block])

@@ -56,8 +56,8 @@ def test_names_do_nothing_on_any_terminal_path(run, folder):
 
 
 def test_cells_of_a_table_are_no_formulas(run, folder):
-    starts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", "'quoted"]
-    arrays = simulated(7)
+    starts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "plain", "a\r=1", "a\n=1"]
+    arrays = simulated(9)
     columns = {"logits": list(arrays["logits"]), "id": starts, "=evil": starts}
     pq.write_table(pa.table(columns), "new.parquet")
     done = run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv", "--id", "=evil")
@@ -66,7 +66,7 @@ def test_cells_of_a_table_are_no_formulas(run, folder):
         rows = list(csv.reader(file))
     texts = [cell for row in rows for cell in row]
     assert not any(text.startswith(("=", "@", "\t", "\r")) for text in texts)
-    expected = ["'=1+1", "+1", "-1", "'@SUM(A1)", "'\t=1", *starts[5:]]
+    expected = ["'=1+1", "+1", "-1", "'@SUM(A1)", "'\t=1", "'\r=1", *starts[6:]]
     assert [row[1] for row in rows[1:]] == expected
 
 
