@@ -73,7 +73,7 @@ def moves_of(draw: random.Random, basis: str) -> dict[str, Callable[[State], Sta
         RESTED: lambda state: replace(state, alpha=draw.choice(near(state.alpha))),
         **(functions if basis == "polynomial" else {}),
         "score": change(draw, score=["aps", "raps", "softmax"]),
-        "temperature": change(draw, temperature=["auto", 0.7, 1.5]),
+        "temperature": change(draw, temperature=[None, 0.7, 1.5]),
         "method": change(draw, method=["standard", "class", "bins", "clustered", "conditional"]),
         "split seed": lambda state: replace(state, seed=draw.randrange(1000)),
     }

@@ -8,20 +8,16 @@ from splits import ALPHA, FEW_CLASSES, Mask, Method, Predict, Split
 
 from trustsets import (
     Bins,
-    ClassBias,
     ConditionalConformal,
     Confidence,
-    Entropy,
-    Groups,
     MondrianConformal,
-    Polynomial,
-    PrincipalComponents,
     StandardConformal,
     Trust,
 )
 
 CELLS = 6
-RANKS = [kind(transform="rank") for kind in (Confidence, Trust, Entropy)]
+FEWEST_TO_LEARN = 500
+"""Tuning samples that the default needs to learn a function of the score."""
 REFERENCE = "split conformal"
 DEFAULT = "default"
 
@@ -61,19 +57,9 @@ def mondrian_cells() -> MondrianConformal:
 
 
 def _without_learning(split: Split) -> Predict:
-    """The default's first function class without the learned function, and without a choice."""
-    count = min(12, split.task.features.shape[1])
-    basis = Polynomial(5, tuple(RANKS[:2]), 5.0) + Polynomial(1, (RANKS[2],))
-    basis = basis + PrincipalComponents(count, 5.0, source="training")
-    if split.task.groups:
-        basis = basis + Groups(penalty=5.0)
-    make = partial(
-        ConditionalConformal,
-        basis=basis,
-        class_bias=ClassBias(prevalence=0.75),
-        temperature="tuning",
-        tuning_fraction=0.2,
-    )
+    """The default with too few tuning samples to learn a function from them."""
+    fraction = min(0.2, (FEWEST_TO_LEARN - 1) / len(split.calibration))
+    make = partial(ConditionalConformal, tuning_fraction=fraction)
     return _predictor(make, split, trained=True)
 
 

@@ -31,7 +31,7 @@ from trustsets.basis import (
 )
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Confidence, Entropy, Statistic, Trust
+from trustsets.statistics import Confidence, Statistic, Trust
 from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["FEWEST_TO_LEARN", "BasisChoice", "Learned", "choose_basis"]
@@ -292,23 +292,17 @@ class Trees:
 
 # More trees, leaves or quantiles of the learned function did not do better.
 LEARNED = Learned()
-# (degree, penalty) of polynomials in the ranks of Conf and Trust that are compared with the first.
-DEGREE = 5
-POLYNOMIALS = ((3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
-# Beside them: Conf does not tell how the rest of the probability is spread.
-SPREAD = Polynomial(1, (Entropy(transform="rank"),))
-# Principal components beside them.
+# (degree, penalty) of polynomials in the ranks of Conf and Trust; the first did best on most data.
+POLYNOMIALS = ((5, 10.0), (3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
+# Principal components beside them, and their penalty: with so large a penalty they need no rule
+# for few calibration samples, because those leave their coefficients at zero.
 COMPONENTS = 12
-# The penalty of components and of the first polynomial, with few tuning samples and with more. So
-# large a penalty leaves coefficients at zero that few calibration samples do not support.
-PENALTY_OF_FEW, PENALTY = 10.0, 5.0
+COMPONENT_PENALTY = 10.0
 # Components that are fitted on tuning samples, for want of training samples, are fewer.
 SAMPLES_PER_COMPONENT = 20
-# With fewer tuning samples nothing is learned from their scores.
-FEWEST_TO_LEARN = 100
-# With fewer, function classes without polynomials do not take part: folds so small favour what is
-# simple over what all samples support.
-FEWEST_TO_SIMPLIFY = 500
+# With fewer tuning samples nothing is learned from their scores, and function classes without
+# polynomials do not take part: folds so small favour what is simple over what all samples support.
+FEWEST_TO_LEARN = 500
 # Bins of each of Conf and Trust.
 BINS = 6
 # A candidate takes part if there are this many tuning samples for each of its columns that has no
@@ -405,6 +399,9 @@ def choose_basis(
     """
     bases = _candidates(tuning, training)
     losses = _held_out_losses(bases, tuning, scores, training)
+    if _learns(bases[0]) and losses[:, 1].mean() <= losses[:, 0].mean():
+        # What was learned does not predict better: prefer the same without it.
+        bases[:2], losses[:, [0, 1]] = bases[1::-1], losses[:, [1, 0]]
     chosen, means, errors = _best(losses)
     columns = tuple(name for name in tuning.groups if _is_grouping(tuning, name))
     basis = bases[chosen]
@@ -426,28 +423,27 @@ def _candidates(tuning: ModelOutputs, training: Array | None) -> list[Basis]:
     of: tuple[Statistic, ...] = (Confidence(transform="rank"),)
     if tuning.trust is not None:
         of = (*of, Trust(transform="rank"))
-    few = len(tuning) < FEWEST_TO_LEARN
-    penalty = PENALTY_OF_FEW if few else PENALTY
     room = len(tuning) // SAMPLES_PER_COLUMN
-    smooth: list[Basis] = [
-        Polynomial(degree, of, cost) if few else Polynomial(degree, of, cost) + SPREAD
-        for degree, cost in ((DEGREE, penalty), *POLYNOMIALS)
+    polynomials = [
+        Polynomial(degree, of, penalty)
+        for degree, penalty in POLYNOMIALS
         if comb(degree + len(of), degree) <= room
     ]
-    if not smooth:
+    if not polynomials:
         return [Intercept()]
+    many = len(tuning) >= FEWEST_TO_LEARN
     plain: list[Basis] = []
-    if len(tuning) >= FEWEST_TO_SIMPLIFY:
+    if many:
         plain = [Intercept(), Bins(*[type(item)() for item in of], counts=BINS)]
     count = _component_count(tuning, training)
     if count == 0:
-        return [*smooth, *plain]
-    features: Basis = PrincipalComponents(count, penalty, source="training")
-    bases = [smooth[0] + features]
-    if not few:
+        return [*polynomials, *plain]
+    features: Basis = PrincipalComponents(count, COMPONENT_PENALTY, source="training")
+    bases = [polynomials[0] + features]
+    if many:
         features = features + LEARNED
-        bases.insert(0, smooth[0] + features)
-    return bases + [other + features for other in smooth[1:]] + [smooth[0], *plain]
+        bases.insert(0, polynomials[0] + features)
+    return bases + [other + features for other in polynomials[1:]] + [polynomials[0], *plain]
 
 
 def _parts(basis: Basis) -> tuple[Basis, ...]:

@@ -43,14 +43,14 @@ class Parameters:
 class Setting:
     """One method with all its parameters, in the names of `trustsets.recipes`.
 
-    `score` and `temperature` are ``"auto"`` for those of the method. `basis` is ``"auto"`` or
+    `score` is ``"auto"`` for that of the method, which has its own scale. `basis` is ``"auto"`` or
     one function class, to which indicators of `groups` are added.
     """
 
     method: str = "conditional"
     score: str = "auto"
     scale: str = "tail"
-    temperature: float | str = "auto"
+    temperature: float | str | None = None
     basis: str = "auto"
     degree: int = 5
     penalty: float = 10.0
@@ -109,7 +109,7 @@ class Setting:
             method=used.method,
             score=used.score,
             scale=None if used.score == "auto" else used.scale,
-            temperature=None if used.temperature == "auto" else used.temperature,
+            temperature=used.temperature,
             basis=bases or None,
             degree=used.degree if polynomial else None,
             penalty=used.penalty if polynomial else None,
@@ -205,7 +205,7 @@ def _whole(values: dict[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
-def _temperature(value: Any) -> float | str:
-    if isinstance(value, str) and value in ("auto", "tuning"):
-        return value
+def _temperature(value: Any) -> float | str | None:
+    if value is None or (isinstance(value, str) and value == "tuning"):
+        return None if value is None else "tuning"
     return _number({"temperature": value}, "temperature", *_TEMPERATURES)

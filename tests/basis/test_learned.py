@@ -26,13 +26,11 @@ from trustsets import (
 from trustsets.basis import Sum
 from trustsets.errors import InputError, StorageError
 from trustsets.learned import (
+    COMPONENT_PENALTY,
     COMPONENTS,
     FEWEST_TO_LEARN,
     GROUP_PENALTY,
     LEARNED,
-    PENALTY,
-    PENALTY_OF_FEW,
-    SPREAD,
     Trees,
     _best,
     choose_basis,
@@ -203,15 +201,14 @@ def test_what_clearly_predicts_better_is_taken(make_outputs):
     rank = np.argsort(np.argsort(tuning.confidence)) / 600
     noise = np.random.default_rng(0).exponential(size=600)
     wavy = choose_basis(tuning, np.cos(12.0 * rank) + 0.01 * noise)
-    conf = (Confidence(transform="rank"),)
-    assert wavy.basis == Polynomial(5, conf, penalty=2.0) + SPREAD
+    assert wavy.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=2.0)
     assert wavy.losses[wavy.chosen] == wavy.losses.min()
     assert "is lower than that of" in wavy.sentence
-    sloped = choose_basis(tuning, 3.0 * rank + noise[::-1])
+    sloped = choose_basis(tuning, 3.0 * rank + noise)
     # Another has the lowest loss, by chance alone: that is not enough.
     assert sloped.losses.argmin() != 0
     assert sloped.chosen == 0
-    assert sloped.basis == Polynomial(5, conf, penalty=PENALTY) + SPREAD
+    assert sloped.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=10.0)
     assert "had a clearly lower pinball loss" in sloped.sentence
     assert choose_basis(tuning, noise).basis == Intercept()
     cells = choose_basis(tuning, (rank * 6.0).astype(int) % 2 + 0.01 * noise)
@@ -225,24 +222,26 @@ def with_components(tuning, scores, training=None):
     return choice, kinds.get(PrincipalComponents), kinds.get(Learned)
 
 
-def test_few_tuning_samples_give_components_a_larger_penalty_and_learn_nothing(make_outputs):
+def test_components_of_the_features_take_part_and_nothing_is_learned_from_few(make_outputs):
     rng = np.random.default_rng(3)
-    for n in (FEWEST_TO_LEARN - 1, FEWEST_TO_LEARN):
-        few = n < FEWEST_TO_LEARN
-        tuning = make_outputs(n, groups=None, features=rng.normal(size=(n, 30)))
-        scores = rng.exponential(size=n) + 2.0 * tuning.confidence
-        choice, components, learned = with_components(tuning, scores)
-        penalty = PENALTY_OF_FEW if few else PENALTY
-        assert components == PrincipalComponents(n // 20, penalty, source="training")
-        assert learned == (None if few else LEARNED)
-        assert few != any("learned" in name for name in choice.candidates)
-        assert few != (SPREAD in choice.basis.parts)
-        # Training features can give more components than so few tuning samples.
-        training = rng.normal(size=(400, 30))
-        assert with_components(tuning, scores, training)[1].n_components == COMPONENTS
+    n = FEWEST_TO_LEARN - 1
+    tuning = make_outputs(n, groups=None, features=rng.normal(size=(n, 30)))
+    scores = rng.exponential(size=n) + 2.0 * tuning.confidence
+    choice, components, learned = with_components(tuning, scores)
+    assert components == PrincipalComponents(
+        min(COMPONENTS, n // 20), COMPONENT_PENALTY, source="training"
+    )
+    assert learned is None
+    assert not any("learned" in name for name in choice.candidates)
+    # Training features can give more components than so few tuning samples.
+    few = make_outputs(120, groups=None, features=rng.normal(size=(120, 30)))
+    training = rng.normal(size=(400, 30))
+    scores = rng.exponential(size=120) + 2.0 * few.confidence
+    assert with_components(few, scores)[1].n_components == 6
+    assert with_components(few, scores, training)[1].n_components == COMPONENTS
 
 
-def test_a_learned_function_predicts_better_where_effects_are_not_linear(make_outputs):
+def test_a_learned_function_is_taken_only_where_it_predicts_better(make_outputs):
     rng = np.random.default_rng(4)
     features = rng.normal(size=(900, 3)) * [3.0, 2.0, 1.0]
     tuning = make_outputs(900, groups=None, features=features)
@@ -251,7 +250,11 @@ def test_a_learned_function_predicts_better_where_effects_are_not_linear(make_ou
     signs = np.sign(features[:, 0] * features[:, 1])
     crossed, components, learned = with_components(tuning, noise * (2.0 + 1.8 * signs))
     assert learned == LEARNED and components is not None
-    assert crossed.losses[0] < crossed.losses[1] - 2.0 * crossed.errors[1]
+    assert crossed.losses[0] < crossed.losses[1]
+    plain, _, learned = with_components(tuning, noise + 2.0 * tuning.confidence)
+    assert learned is None
+    assert plain.losses[0] <= plain.losses[1]
+    assert any("learned" in name for name in plain.candidates)
 
 
 def test_few_tuning_samples_give_few_columns(make_outputs):

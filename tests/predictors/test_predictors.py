@@ -256,7 +256,7 @@ def test_scikit_learn_can_clone_and_set(predictor, halves):
 BAD_PARAMETERS = [
     ({"score": APS}, "score must be an instance"),
     ({"temperature": -1.0}, "temperature must be positive"),
-    ({"temperature": "hot"}, "temperature must be None, a number"),
+    ({"temperature": "auto"}, "temperature must be None, a number"),
     ({"temperature": [1.0]}, "temperature must be None, a number"),
     ({"temperature": TemperatureScaling()}, "fitted TemperatureScaling"),
     ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),

@@ -137,19 +137,15 @@ class ConditionalConformal(Predictor):
     basis : Basis or "auto"
         Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
         trust score, Trust, whose curvature is penalised; where the outputs have features, also
-        linear functions of their leading principal components, penalised too. From 100 tuning
-        samples on (500 calibration samples), also a linear function of the rank of the entropy and,
-        with features, a quantile of the score that is learned from them (`Learned`). Held-out
+        linear functions of their leading principal components, penalised too, and, from 500
+        tuning samples on, a quantile of the score that is learned from them (`Learned`). Held-out
         pinball loss within the tuning samples decides about degree, penalty and the learned
         function, and whether constants or cells of Conf x Trust do better. Indicators of all groups
         that the outputs carry are added, limited as `Groups` describes. `choice_` and `summary` say
         what was compared, what was chosen and why.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis depends on Trust.
-    temperature : "auto", "tuning", number, TemperatureScaling or None
-        As in `StandardConformal`. ``"auto"`` (default) is ``"tuning"`` with ``basis="auto"``, and
-        None with a basis of your own. Conf and Trust stay those of the outputs as given.
-    allow_empty, random_state
+    temperature, allow_empty, random_state
         As in `StandardConformal`.
     class_bias : "auto", "tuning", ClassBias or None
         As in `StandardConformal`. ``"auto"`` (default) is ``ClassBias(prevalence=0.75)`` with
@@ -169,7 +165,7 @@ class ConditionalConformal(Predictor):
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 per class if
         that is more, but never more than a fifth. With ``basis="auto"`` and features, it takes a
-        fifth of 500 to 25,000 samples, and 5,000 of more.
+        fifth of 2,500 to 25,000 samples, and 5,000 of more.
 
     References
     ----------
@@ -191,7 +187,7 @@ class ConditionalConformal(Predictor):
     score: Score | str = "auto"
     basis: Basis | str = "auto"
     trust: SupportsTrust | None = None
-    temperature: float | TemperatureScaling | str | None = "auto"
+    temperature: float | TemperatureScaling | str | None = None
     class_bias: ClassBias | str | None = "auto"
     randomized: bool = False
     allow_empty: bool = False
@@ -274,11 +270,6 @@ class ConditionalConformal(Predictor):
             many = n_classes >= _MANY_CLASSES
             return Softmax(scale="tail", floor=0.01) if many else APS(scale="tail")
         return super()._default_score(n_classes)
-
-    def _default_temperature(self) -> float | TemperatureScaling | str | None:
-        if isinstance(self.temperature, str) and self.temperature == "auto":
-            return "tuning" if isinstance(self.basis, str) else None
-        return self.temperature
 
     def _default_class_bias(self) -> ClassBias | str | None:
         if isinstance(self.class_bias, str) and self.class_bias == "auto":

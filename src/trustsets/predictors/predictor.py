@@ -252,7 +252,7 @@ class Predictor(Estimator, ABC):
             alphas=None if alphas is None else alphas[index],
             score=self._default_score(outputs.n_classes),
             temperature=_resolve_temperature(
-                self._default_temperature(), tuning if bias is None else bias.transform(tuning)
+                self.temperature, tuning if bias is None else bias.transform(tuning)
             ),
             class_bias=bias,
             seed=seed,
@@ -691,10 +691,6 @@ class Predictor(Estimator, ABC):
             )
         return self.score
 
-    def _default_temperature(self) -> float | TemperatureScaling | str | None:
-        """The temperature in use; ``"tuning"`` learns it."""
-        return self.temperature
-
     def _default_class_bias(self) -> ClassBias | str | None:
         """The class biases in use; ``"tuning"`` or an unfitted `ClassBias` learns them."""
         return self.class_bias
@@ -821,7 +817,7 @@ class Predictor(Estimator, ABC):
         bias = self._default_class_bias()
         unfitted = isinstance(bias, ClassBias) and not bias.is_fitted
         words = {
-            "the temperature": isinstance(self._default_temperature(), str),
+            "the temperature": isinstance(self.temperature, str),
             "the class biases": unfitted or (isinstance(bias, str) and bias == "tuning"),
         }
         return (*(name for name, is_learned in words.items() if is_learned), *self._tuned())

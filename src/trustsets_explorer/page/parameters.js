@@ -64,8 +64,8 @@ function degree(id, value) {
 }
 
 function temperature(id, value) {
-  const kind = typeof value === "number" ? "own" : value;
-  const choices = { auto: "that of the method", tuning: "fitted", own: "this number:" };
+  const kind = value === null ? "none" : value === "tuning" ? "tuning" : "own";
+  const choices = { none: "as given", tuning: "fitted", own: "this number:" };
   const item = make("input", { type: "number", min: 0.05, max: 20, step: 0.05, "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
   item.value = kind === "own" ? value : 1;
   const field = select(id, "temperature", choices, kind);
@@ -113,7 +113,7 @@ function readSetting(box, before) {
     method: value("method"),
     score: value("score"),
     scale: value("scale"),
-    temperature: kind === "own" ? numberOf(one('[data-name="own_temperature"]', box)) ?? 1 : kind,
+    temperature: kind === "none" ? null : kind === "tuning" ? "tuning" : numberOf(one('[data-name="own_temperature"]', box)) ?? 1,
     basis: value("basis"),
     degree: +value("degree"),
     penalty: numberOf(one('[data-name="penalty"]', box)) ?? before.penalty,
@@ -222,7 +222,7 @@ export function fromAddress(hash, start) {
       method: choice("method", start.parameters.methods),
       score: choice("score", start.parameters.scores),
       scale: choice("scale", Object.keys(CHOICES.scale)),
-      temperature: ["auto", "tuning"].includes(heat) ? heat : inside(heat, 0.05, 20, plain.temperature),
+      temperature: heat === "tuning" ? heat : inside(heat, 0.05, 20, null),
       basis: choice("basis", Object.keys(CHOICES.basis)),
       degree: Math.round(inside(first("degree"), 0, 8, plain.degree)),
       penalty: inside(first("penalty"), 0, 1000, plain.penalty),
