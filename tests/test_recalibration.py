@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
@@ -238,18 +236,18 @@ def test_worse_than_chance_stops_at_the_largest_temperature():
 
 
 @pytest.mark.parametrize("zeros", [1, 30, 200])
-def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
+def test_labels_of_probability_zero_change_neither_temperature_nor_bias(zeros):
     """As of a forest: right for most samples, and sure of another class for some."""
     rng = np.random.default_rng(zeros)
-    labels = rng.integers(4, size=600)
-    probabilities = np.where(np.arange(4) == labels[:, None], 0.97, 0.01)
+    labels, probabilities = rng.integers(4, size=600), rng.dirichlet(np.full(4, 0.5), size=600)
+    labels[zeros:] = [rng.choice(4, p=row**0.7 / np.sum(row**0.7)) for row in probabilities[zeros:]]
     probabilities[:zeros] = np.roll(np.eye(4), 1, axis=1)[labels[:zeros]]
     outputs = ModelOutputs(probabilities=probabilities, labels=labels)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fitted = TemperatureScaling().fit(outputs).temperature_
-    assert [str(each.message) for each in caught] == (fitted == 100.0) * [
-        f"the temperature stops at 100: {zeros} of 600 labels have a probability of zero; smooth "
-        "the probabilities or do without a temperature."
-    ]
-    assert zeros == 1 or fitted == 100.0
+    fitted = TemperatureScaling().fit(outputs).temperature_
+    assert fitted == TemperatureScaling().fit(outputs[zeros:]).temperature_
+    # Not by logits: as the scores have it.
+    scaled = [outputs.block_probabilities(slice(zeros, None), fitted * x) for x in (0.99, 1, 1.01)]
+    chances = np.log([p[np.arange(600 - zeros), labels[zeros:]] for p in scaled]).mean(axis=1)
+    assert chances.argmax() == 1
+    bias, other = ClassBias().fit(outputs), ClassBias().fit(outputs[zeros:])
+    np.testing.assert_array_equal(bias.bias_, other.bias_)

@@ -49,7 +49,8 @@ Power = Annotated[
 class TemperatureScaling(Estimator):
     """Divide the logits by T, with T the maximum-likelihood value on given data.
 
-    If every label has the largest logit of its row there is no maximum: the temperature stays 1,
+    Samples whose label has a given probability of zero do not count: no temperature changes it. If
+    every other label has the largest logit of its row there is no maximum: the temperature stays 1,
     with a warning.
 
     Attributes
@@ -69,8 +70,8 @@ class TemperatureScaling(Estimator):
 
     def fit(self, outputs: ModelOutputs) -> Self:
         """Fit T to the labels of `outputs`."""
-        codes = require_outputs(outputs, "outputs").require_labels("TemperatureScaling.fit")
-        logits = outputs.logits
+        outputs = possible(require_outputs(outputs, "outputs"), "TemperatureScaling.fit")
+        codes, logits = outputs.require_labels("TemperatureScaling.fit"), outputs.logits
         labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
         gaps = labels - logits.max(axis=1)
         separated = not gaps.any()
@@ -79,15 +80,10 @@ class TemperatureScaling(Estimator):
         if separated:
             message = "every label already has the largest logit, so the temperature stays 1."
         elif self.temperature_ >= LARGEST_TEMPERATURE:
-            # A forest gives probabilities of zero without being a bad classifier.
-            impossible = int((labels == ZERO_PROBABILITY).sum())
-            reason = "the classifier does no better than chance on these labels"
-            if impossible:
-                reason = (
-                    f"{impossible:,} of {len(outputs):,} labels have a probability of zero; smooth "
-                    "the probabilities or do without a temperature"
-                )
-            message = f"the temperature stops at {LARGEST_TEMPERATURE:g}: {reason}."
+            message = (
+                f"the temperature stops at {LARGEST_TEMPERATURE:g}: the classifier does no better "
+                "than chance on these labels."
+            )
         if message:
             warnings.warn(message, TrustSetsWarning, stacklevel=2)
         return self
@@ -98,6 +94,17 @@ class TemperatureScaling(Estimator):
             raise self.not_fitted()
         logits = np.asarray(require_outputs(outputs, "outputs").logits, np.float64)
         return outputs.with_logits(logits / self.temperature_)
+
+
+def possible(outputs: ModelOutputs, purpose: str) -> ModelOutputs:
+    """The samples whose label has no given probability of zero; all, where there are none.
+
+    A forest gives zeros without being a bad classifier. They tell nothing about a temperature or a
+    bias, which leave them zero, and as logits of -708 they would outweigh all other samples.
+    """
+    codes, logits = outputs.require_labels(purpose), outputs.logits
+    rows = np.flatnonzero(logits[np.arange(len(codes)), codes] != ZERO_PROBABILITY)
+    return outputs.take(rows) if 0 < rows.size < len(outputs) else outputs
 
 
 def _inverse_temperature(logits: NDArray[Any], label_gaps: Floats) -> float:
@@ -195,10 +202,12 @@ class ClassBias(Estimator):
         """Learn the biases from the labels of `outputs`."""
         check_arguments(Power, prevalence=self.prevalence)
         codes = require_outputs(outputs, "outputs").require_labels("ClassBias.fit")
-        strength = _choose_strength(outputs, codes)
+        likely = possible(outputs, "ClassBias.fit")
+        likely_codes = likely.require_labels("ClassBias.fit")
+        strength = _choose_strength(likely, likely_codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
-            theta = ClassLikelihood(outputs.logits, codes).minimise(strength)
+            theta = ClassLikelihood(likely.logits, likely_codes).minimise(strength)
             bias = _without_harm(theta[1:] / theta[0], codes)
         counts = np.bincount(codes, minlength=bias.size) + 1.0
         # Counts instead of shares: with equal counts the shift is exactly 0.

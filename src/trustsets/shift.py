@@ -27,7 +27,7 @@ from trustsets.basis import Basis, FittedBasis, FittedSum, Polynomial, Principal
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
-from trustsets.recalibration import ClassLikelihood
+from trustsets.recalibration import ClassLikelihood, possible
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 from trustsets.status import Thresholds
 from trustsets.storage import require_numbers, storable
@@ -281,8 +281,9 @@ def estimate_prevalence(labelled: ModelOutputs, unlabelled: ModelOutputs) -> Cla
     codes = labelled.require_labels("adapt")
     calibration = np.bincount(codes, minlength=labelled.n_classes) / codes.size
     seen = np.flatnonzero(calibration > 0.0)
-    theta = ClassLikelihood(labelled.logits, codes).minimise(_PENALTY)
-    likelihood = _MaximumLikelihood(labelled, unlabelled, theta, calibration, seen)
+    likely = possible(labelled, "adapt")
+    theta = ClassLikelihood(likely.logits, likely.require_labels("adapt")).minimise(_PENALTY)
+    likelihood = _MaximumLikelihood(likely, unlabelled, theta, calibration, seen)
     estimate, low, high = np.zeros((3, calibration.size))
     high[calibration == 0.0] = 1.0
     estimate[seen] = likelihood.estimate()

@@ -412,18 +412,18 @@ def differences(name: str, results: Results) -> list[str]:
         if before.size != now.size:
             lines.append(f"{kind}: {before.size} were recorded, and there are {now.size} now")
             continue
-        at = np.flatnonzero(differ(before, now))
+        at = np.flatnonzero(differ(before, now, same_processor(name)))
         if at.size:
             examples = ", ".join(f"{i}: {before[i]} -> {now[i]}" for i in at[:2])
             lines.append(f"{kind}: {at.size} of {now.size} differ, such as {examples}")
     return lines
 
 
-def differ(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+def differ(before: np.ndarray, now: np.ndarray, bitwise: bool) -> np.ndarray:
     if now.dtype != np.float64:
         return before != now
     other = before.view(np.int64) != np.ascontiguousarray(now).view(np.int64)
-    return other if same_processor() else other & ~np.isclose(before, now, 1e-9, 1e-9)
+    return other if bitwise else other & ~np.isclose(before, now, 1e-9, 1e-9)
 
 
 def probe() -> np.ndarray:
@@ -434,15 +434,17 @@ def probe() -> np.ndarray:
 
 
 @cache
-def same_processor() -> bool:
-    return bool(np.array_equal(recorded()["probe"], probe()))
+def same_processor(name: str) -> bool:
+    """Whether a case was recorded on such a processor: with all others, or later on its own."""
+    return bool(np.array_equal(recorded().get(f"probe/{name}", recorded()["probe"]), probe()))
 
 
 def record(names: list[str]) -> None:
     """Record the cases of these names; without names, all of them."""
-    data = recorded() | {"probe": probe()}
+    dropped = tuple(f"case/{name}/" for name in names) or ("case/", "probe/")
+    data = {key: values for key, values in recorded().items() if not key.startswith(dropped)}
+    data |= {f"probe/{name}": probe() for name in names} or {"probe": probe()}
     for name in names or CASES:
-        data = {key: v for key, v in data.items() if not key.startswith(f"case/{name}/")}
         for kind, values in by_kind(run_case(name)).items():
             data[f"case/{name}/{kind}"] = np.packbits(values) if kind == "mask" else values
     np.savez_compressed(FILE, **data)
