@@ -19,6 +19,8 @@ Flavour = Literal["pandas", "polars", "pyarrow"]
 """The package that a frame is of."""
 _FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
 
+LARGEST_TRUST = 1e300
+"""What stands for infinite trust, which would have no differences, means or edges of bins."""
 MISSING = "(missing)"
 """The group of the samples whose value in a group column is missing."""
 
@@ -240,7 +242,7 @@ def check_trust(value: Any, n: int) -> Floats:
             f"trust must be an array of shape ({n},) without NaN; got shape {trust.shape} and type "
             f"{trust.dtype}. A fitted TrustScore goes to the predictor."
         )
-    return read_only(trust.astype(np.float64))
+    return read_only(np.clip(trust.astype(np.float64), -LARGEST_TRUST, LARGEST_TRUST))
 
 
 def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:

@@ -116,10 +116,13 @@ def audit(
             "StandardConformal().calibrate(ModelOutputs(logits=..., labels=...)); got "
             f"{type(predictor).__name__}."
         )
-    if not check_alphas(alpha)[1]:
+    alphas, is_single = check_alphas(alpha)
+    if not is_single:
         raise InputError(f"alpha must be one number; got {alpha}. Audit one alpha after another.")
     outputs = predictor.calibration_
     sets = predictor.leave_one_out(alpha) if sets is None else sets
+    if isinstance(sets, PredictionSets) and not np.array_equal(sets.alpha, alphas[0]):
+        raise InputError(f"sets must be those at alpha={alpha}; they are at {sets.alpha}.")
     bins = options.get("bins")
     if bins is None or isinstance(bins, Mapping):
         frequency = {"conf_frequency": FrequencyBins(predictor.class_counts_)}

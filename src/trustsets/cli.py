@@ -616,7 +616,14 @@ def _calibrated(
 ) -> "Predictor":
     """The predictor that the options describe, calibrated with labelled outputs."""
     from trustsets.files import open_outputs, read_classes, read_training, split_names
-    from trustsets.recipes import make_predictor, method_name, uses_trust, warn_of_unused_groups
+    from trustsets.recipes import (
+        AUTHORS_METHODS,
+        AUTHORS_TRUST,
+        make_predictor,
+        method_name,
+        uses_trust,
+        warn_of_unused_groups,
+    )
     from trustsets.trust import TrustScore
 
     names = None if options.classes is None else read_classes(options.classes)
@@ -625,8 +632,8 @@ def _calibrated(
     samples = source.read_labelled(purpose)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
-    trust = None
-    could_use_trust = uses_trust(options.method, basis, statistics)
+    trust, method = None, method_name(options.method)
+    could_use_trust = uses_trust(method, basis, statistics)
     lacks_trust = could_use_trust and samples.trust is None and options.train is None
     wants_trust = samples.trust is None and (could_use_trust or always_trust)
     if options.train is not None and wants_trust:
@@ -645,11 +652,12 @@ def _calibrated(
                 TrustSetsWarning,
                 stacklevel=2,
             )
-        trust = TrustScore(neighbour=parameters.pop("neighbour", 1)).fit(features, labels)
+        chosen = {name: parameters.pop(name) for name in AUTHORS_TRUST if name in parameters}
+        usual = AUTHORS_TRUST if method in AUTHORS_METHODS else {}
+        trust = TrustScore(**(usual | chosen)).fit(features, labels)
     elif options.train is not None:
         console.say("--train is not used: the outputs have trust, or the method does without it.")
-    method = method_name(options.method)
-    if lacks_trust and ("trust" in statistics or method in ("paper", "naive")):
+    if lacks_trust and ("trust" in statistics or method in AUTHORS_METHODS):
         raise InputError(
             "the trust score needs training samples: give a file with their features and "
             "labels (--train FILE)."
@@ -810,7 +818,7 @@ def report(options: ComparisonOptions, output: _Page = Path("report.html")) -> N
             output,
             evaluations,
             predictors=predictors,
-            outputs=samples,
+            outputs=_judged(samples, predictors),
             sets=sets,
             comparison=comparison,
             details={"Outputs": str(options.outputs)},
@@ -823,7 +831,7 @@ def report(options: ComparisonOptions, output: _Page = Path("report.html")) -> N
 def _evaluated(
     options: ComparisonOptions, output: Path | None = None
 ) -> "tuple[dict[str, Evaluation], ModelOutputs, dict[str, Predictor], dict[str, PredictionSets]]":
-    """Evaluations of all models; the labelled samples with trust, the models, and their sets."""
+    """Evaluations of all models; the labelled samples as they were read, the models, their sets."""
     from trustsets.files import check_output, open_for_model, split_names
     from trustsets.metrics import FrequencyBins
     from trustsets.metrics import evaluate as evaluate_sets
@@ -852,17 +860,14 @@ def _evaluated(
         options.outputs, first, next(iter(paths.values())), groups=[*(options.group or ()), *needed]
     )
     samples = source.read_labelled("evaluation")
-    trust = next((one.trust for one in predictors.values() if one.trust is not None), None)
-    if samples.features is not None:
-        samples = samples.with_trust(trust)
-    evaluations, sets = {}, {}
+    judged, evaluations, sets = _judged(samples, predictors), {}, {}
     with console.progress("Evaluations", len(predictors)) as advance:
         for name, predictor in predictors.items():
             try:
                 sets[name] = predictor.predict_set(samples, options.alpha)
                 evaluations[name] = evaluate_sets(
                     sets[name],
-                    samples,
+                    judged,
                     metrics=split_names(options.metric or ()) or None,
                     bins={"conf_frequency": FrequencyBins(first.class_counts_)},
                 )
@@ -870,6 +875,12 @@ def _evaluated(
                 raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
             advance(1)
     return evaluations, samples, predictors, sets
+
+
+def _judged(samples: "ModelOutputs", predictors: "dict[str, Predictor]") -> "ModelOutputs":
+    """The samples with the trust whose bins judge every model; each predicts with its own."""
+    trust = next((one.trust for one in predictors.values() if one.trust is not None), None)
+    return samples if samples.features is None else samples.with_trust(trust)
 
 
 # --- Watching and looking ----------------------------------------------------------------------

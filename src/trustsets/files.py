@@ -641,7 +641,8 @@ def predict_table(
     else:
         # Engines pass empty partitions; their results must have the columns of the others.
         added = {name: [] for name in types}
-        names = [name for name in dict.fromkeys([_ROW, *ids, "id"]) if name in table.column_names]
+        wanted = dict.fromkeys([_ROW, *split_names(ids), "id"])
+        names = [name for name in wanted if name in table.column_names]
     return pa.table(
         {name: table.column(name) for name in names}
         | {name: pa.array(values, types[name]) for name, values in added.items()}

@@ -74,8 +74,6 @@ _DIRECTIONS = 3
 _SMALLEST_VARIANCE = 1e-12
 # Numbers of K classes that are measured at a time.
 _BLOCK = 1 << 22
-# Trust may be infinite; edges of regions between infinite values could not be stored.
-_LARGEST_TRUST = 1e300
 _LOG_TEN = math.log(10.0)
 # Alarms that the sentences name; the tables have all.
 _MOST_NAMED = 5
@@ -217,7 +215,7 @@ class Monitor:
             The samples are in the order in which they came. By default their order within the
             batch counts for nothing, as files are often sorted.
         """
-        if batch is not None and str(batch) in self._state.batches:
+        if batch is not None and str(batch) in self.batches:
             return self
         names = _check_ids(ids, len(require_outputs(outputs, "outputs")))
         outputs = self._prepared(outputs)
@@ -237,7 +235,7 @@ class Monitor:
 
         `batch` and `in_order` are as in `observe`. Unknown identities are ignored.
         """
-        if batch is not None and str(batch) in self._state.batches:
+        if batch is not None and str(batch) in self.batches:
             return 0
         names = _check_ids(ids, to_numpy(ids, "ids").size)
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
@@ -250,8 +248,8 @@ class Monitor:
 
     @property
     def batches(self) -> list[str]:
-        """Names of the batches that were taken."""
-        return list(self._state.batches)
+        """Names of the batches that were taken, of those that have one."""
+        return [name for name in self._state.batches if name]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, without the predictor, to a file; no pickle, atomic."""
@@ -300,8 +298,7 @@ class Monitor:
         before = deepcopy(self._state)
         try:
             yield
-            taken = self._state.batches
-            self._state.batches = (*taken, str(f"batch {len(taken) + 1}" if name is None else name))
+            self._state.batches = (*self._state.batches, "" if name is None else str(name))
         except BaseException:
             self._state = before
             raise
@@ -317,10 +314,7 @@ class Monitor:
     def _prepared(self, outputs: ModelOutputs) -> ModelOutputs:
         """Samples with the class names of the calibration, and with trust where it is known."""
         labelled = require_outputs(outputs, "outputs").codes is not None
-        outputs = self._predictor._prepare(outputs, with_labels=labelled)
-        if outputs.trust is None:
-            return outputs
-        return outputs.with_trust(np.minimum(outputs.trust, _LARGEST_TRUST))
+        return self._predictor._prepare(outputs, with_labels=labelled)
 
     def _take(self, outputs: ModelOutputs, ids: Array) -> None:
         """Measure samples that are new, test them without labels, and label or keep them."""

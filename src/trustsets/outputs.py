@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from trustsets import _blocks
 from trustsets._arrays import (
+    LARGEST_TRUST,
     Array,
     Codes,
     Flavour,
@@ -328,7 +329,8 @@ class ModelOutputs:
         if self._kind == "logits":
             values += shift
         else:
-            values *= np.exp(shift - shift.max())
+            # No factor is zero, because a row may have one probability alone.
+            values *= np.exp(np.maximum(shift - shift.max(), -700.0))
         return values
 
     @cached_property
@@ -370,6 +372,8 @@ class ModelOutputs:
             raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
         if index.size == 0:
             raise InputError("index selects no sample; ModelOutputs cannot be empty.")
+        if index.ndim > 1:
+            raise InputError(f"index must have one dimension; got {index.ndim}.")
         return self._replaced(
             _values=read_only(self._values[index]),
             features=None if self.features is None else read_only(self.features[index]),
@@ -428,11 +432,14 @@ class ModelOutputs:
             require_outputs(part, f"parts[{number}]")
         first = parts[0]
         for number, part in enumerate(parts[1:], start=1):
-            shifts = [0.0 if side._shift is None else side._shift for side in (first, part)]
+            shifts = [
+                np.zeros(side.n_classes) if side._shift is None else side._shift
+                for side in (first, part)
+            ]
             same = {
                 "logits or probabilities": first._kind == part._kind,
                 "classes": np.array_equal(first.classes, part.classes),
-                "shift": np.all(shifts[0] == shifts[1]),
+                "shift": np.array_equal(shifts[0], shifts[1]),
                 "features": first.n_features == part.n_features,
                 "trust": (first.trust is None) == (part.trust is None),
                 "labels": (first.codes is None) == (part.codes is None),
@@ -481,7 +488,7 @@ class ModelOutputs:
         if self.features is None:
             raise InputError("Trust needs features; pass features= or trust= to ModelOutputs.")
         values = np.array(score(self.features, self.classes[self.predicted_codes]), np.float64)
-        values.setflags(write=False)
+        np.clip(values, -LARGEST_TRUST, LARGEST_TRUST, out=values).setflags(write=False)
         return self._replaced(trust=values)
 
     def with_logits(self, logits: Array) -> Self:

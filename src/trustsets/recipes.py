@@ -29,6 +29,8 @@ from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 
 __all__ = [
     "ALIASES",
+    "AUTHORS_METHODS",
+    "AUTHORS_TRUST",
     "BASES",
     "METHODS",
     "SCORES",
@@ -55,6 +57,9 @@ METHODS: dict[str, type[Predictor]] = {
 }
 """Predictors by name: ``mondrian`` has a threshold for each cell of a grid of confidence and trust;
 ``paper`` and ``naive`` are CONDITIONAL and NAIVE as the paper's authors run them."""
+AUTHORS_METHODS = ("paper", "naive")
+AUTHORS_TRUST = {"neighbour": 2, "squared": True}
+"""Parameters of the trust score in the authors' runs of these methods."""
 SCORES: dict[str, type[Score]] = {
     "aps": APS,
     "raps": RAPS,

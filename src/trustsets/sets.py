@@ -107,6 +107,7 @@ class PredictionSets:
         for level in alphas:
             if not (isinstance(level, int | float) and 0.0 <= level <= 1.0):
                 raise InputError(f"alpha must lie in [0, 1], or be a tuple; got {alpha!r:.60}.")
+        alphas = tuple(map(float, alphas))
         if not isinstance(thresholds, Thresholds):
             raise InputError(f"thresholds must be Thresholds; got {type(thresholds).__name__}.")
         if not isinstance(scores, np.ndarray) or scores.ndim != 2:
@@ -144,6 +145,7 @@ class PredictionSets:
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if is_single:
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
+        alpha = alphas[0] if is_single else alphas
         return cls(mask, values, status, alpha, classes, scores, predicted, flavour)
 
     def __len__(self) -> int:
@@ -178,6 +180,8 @@ class PredictionSets:
             index = index if isinstance(index, slice) else np.arange(len(self))[index]
         except (IndexError, TypeError, ValueError) as error:
             raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
+        if np.ndim(index) > 1:
+            raise InputError(f"index must have one dimension; got {np.ndim(index)}.")
         alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
         return replace(
             self,

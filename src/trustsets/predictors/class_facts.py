@@ -55,9 +55,10 @@ def classifier_sentence(
             f"{share}. It would be right for {reordered:.1%} in another order of the "
             f"columns: {order}"
         )
-    if not below_majority:
-        return ""
     top = int(counts.argmax())
+    # Doubts of `calibrate` may be outdated after `update` and `forget`.
+    if not below_majority or accuracy * counts.sum() >= counts[top]:
+        return ""
     return (
         f"{share}, but always predicting {class_names(classes[[top]])} would be right for "
         f"{counts[top] / counts.sum():.1%}. If the classifier should be better than that, {order}"

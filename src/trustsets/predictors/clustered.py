@@ -2,6 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import ceil
 from typing import Any, Literal, Self, final
 
@@ -46,6 +47,24 @@ class TuningScores:
         require_numbers(self.codes, "TuningScores.codes", len(self.scores))
         inside = 0 <= self.codes.min() and self.codes.max() < len(state.classes)
         require(inside, "TuningScores.codes", "must be columns of classes")
+
+    def clusters(self, n_classes: int, alpha: float, wanted: int, seed: int) -> Codes:
+        """Cluster of each class, shape (K,), `NULL` for the rare ones; made once."""
+        name = (alpha, wanted)
+        if name not in self._made:
+            counts = np.bincount(self.codes, minlength=n_classes)
+            common = np.flatnonzero(counts >= fewest_points(alpha))
+            clusters = np.full(n_classes, NULL, dtype=np.int64)
+            if common.size and wanted:
+                points = _embedding(self, common, alpha)
+                clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, seed)
+            self._made[name] = clusters
+        return self._made[name]
+
+    @cached_property
+    def _made(self) -> dict[tuple[float, int], Codes]:
+        """Clusters that were made: calibrations without one sample or another have the same."""
+        return {}
 
     def take(self, index: Codes) -> Self:
         """The same: what was tuned stays as it is."""
@@ -162,24 +181,15 @@ class ClusteredConformal(Predictor):
         return Thresholds(table.values[inverse, 0], table.status[inverse, 0])
 
     def _clusters(self, alpha: float) -> Codes:
-        return self._cached(f"clusters {alpha!r}", lambda: self._cluster(alpha))
-
-    def _cluster(self, alpha: float) -> Codes:
         """Cluster of each class, shape (K,); `NULL` for the rare ones."""
-        state = self._state()
+        state, wanted, n_classes = self._state(), self.n_clusters, len(self._state().classes)
         fitted: TuningScores = state.fitted
-        clusters = np.full(len(state.classes), NULL, dtype=np.int64)
-        counts = np.bincount(fitted.codes, minlength=clusters.size)
-        common = np.flatnonzero(counts >= fewest_points(alpha))
-        wanted, fewest = self.n_clusters, 1
         if wanted == "auto":
+            counts = np.bincount(fitted.codes, minlength=n_classes)
+            wanted = published_rule(state.counts + (counts if state.n_tuning else 0), alpha)[1]
             # As the authors do: where the data allow one cluster only, nothing is clustered.
-            totals = state.counts + (counts if state.n_tuning else 0)
-            wanted, fewest = published_rule(totals, alpha)[1], 2
-        if common.size and wanted >= fewest:
-            points = _embedding(fitted, common, alpha)
-            clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, state.seed)
-        return clusters
+            wanted = wanted if wanted > 1 else 0
+        return fitted.clusters(n_classes, alpha, wanted, state.seed)
 
     def _guarantee(self) -> str:
         text = (

@@ -462,7 +462,11 @@ class ConditionalConformal(Predictor):
         no weights.
         """
         basis = self.conditions_on
-        problem = self._cached("weighted", lambda: self._problem.weighted(weights))
+        kept, name = self._cached("weighted", dict[bytes, CalibrationProblem]), weights.tobytes()
+        if name not in kept:
+            kept.clear()  # a problem with its fits takes megabytes
+            kept[name] = self._problem.weighted(weights)
+        problem = kept[name]
         by_class = new.shape[1] > 1
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):

@@ -426,7 +426,7 @@ class Predictor(Estimator, ABC):
         """Add labelled samples to those that thresholds are computed from.
 
         Sets are then those of a new calibration on all the samples, while everything that was tuned
-        stays as it is. Without `rows`, the samples are numbered after those there are.
+        stays as it is. If they share `rows` with those there are, they are numbered after them.
 
         Examples
         --------
@@ -544,10 +544,8 @@ class Predictor(Estimator, ABC):
         storage.write(path, self._with_state(state))
 
     def copy(self) -> Self:
-        """A predictor with the same parameters, state and samples; fits are not shared."""
-        other = copy(self)
-        other._cache = None
-        return other
+        """A predictor with the same parameters and state, without samples and fits."""
+        return copy(self)
 
     def scores(self, outputs: ModelOutputs) -> Floats:
         """Nonconformity scores of all classes of new samples, shape (m, K)."""
@@ -845,8 +843,8 @@ class Predictor(Estimator, ABC):
         check_arguments(Share, tuning_fraction=fraction)
         if tuned and fraction > 0.0:
             # Not stratified: the calibration samples must stay exchangeable with new ones.
-            second, first = outputs.split_indices(fraction, seed)
-            return outputs.take(first), outputs.take(second), first
+            aside, kept = outputs.split_indices(fraction, seed)
+            return outputs.take(kept), outputs.take(aside), kept
         if tuned:
             warnings.warn(
                 f"{' and '.join(tuned)} will be learned from the calibration samples themselves, "
@@ -1032,9 +1030,8 @@ def _read_alphas(alphas: Any, name: str, n: int) -> Floats:
     values = column(alphas, name, n)
     if values.dtype.kind != "f":
         raise InputError(f"{name} must hold numbers between 0 and 1; got type {values.dtype}.")
-    if values.dtype != np.float64:
-        # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
-        values = values.astype(str).astype(np.float64)
+    # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
+    values = (values if values.dtype == np.float64 else values.astype(str)).astype(np.float64)
     wrong = ~((values > 0.0) & (values < 1.0))
     if wrong.any():
         row = int(np.argmax(wrong))

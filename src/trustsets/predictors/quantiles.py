@@ -89,12 +89,17 @@ def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:
 
 
 def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thresholds:
-    """Quantile of the other scores of each sample's cell and its status, both of shape (n, A)."""
+    """Quantile of the other scores of each sample's cell and its status, both of shape (n, A).
+
+    Samples of no cell, whose number is -1, have infinite ones.
+    """
     values = np.full((len(scores), len(alphas)), np.inf)
     status = np.full(values.shape, np.int8(Status.UNSEEN_GROUP))
     order = np.argsort(cells, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
         others, ordered = len(members) - 1, np.sort(scores[members])
+        if cells[members[0]] < 0:
+            continue
         for number, alpha in enumerate(alphas):
             rank = conformal_rank(others, alpha)
             if rank <= others:

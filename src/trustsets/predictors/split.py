@@ -52,8 +52,9 @@ class CellPredictor(Predictor):
 
     def _sort_members(self) -> list[Codes]:
         cells, n_cells = self._cells()
-        ends = np.cumsum(np.bincount(cells, minlength=n_cells))
-        return np.split(np.lexsort((self.state_.scores, cells)), ends[:-1])
+        # Samples of no cell, whose number is -1, come first.
+        ends = np.cumsum(np.bincount(cells + 1, minlength=n_cells + 1))
+        return np.split(np.lexsort((self.state_.scores, cells)), ends[:-1])[1:]
 
     @property
     def _cell_scores(self) -> list[Floats]:
