@@ -159,6 +159,7 @@ def test_bad_input_is_named(arguments, message):
         ([], "selects no sample"),
         ([5], "index 5 is out of bounds"),
         (np.array([True]), "boolean index"),
+        ([[0, 1]], "one dimension; got 2"),
     ],
 )
 def test_take_refuses_and_leaves_the_outputs_whole(make_outputs, index, message):
@@ -181,6 +182,11 @@ def test_take_refuses_and_leaves_the_outputs_whole(make_outputs, index, message)
 def test_concat_refuses_unlike_parts(make_outputs, change, what):
     with pytest.raises(InputError, match=rf"parts\[1\] differs from parts\[0\] in its {what}"):
         ModelOutputs.concat([make_outputs(4), make_outputs(4, **change)])
+    shifted = [make_outputs(4, n_classes=k).shifted(np.arange(k)) for k in (3, 5)]
+    with pytest.raises(InputError, match="differs from parts"):
+        ModelOutputs.concat(shifted)
+    far = ModelOutputs(probabilities=[[1.0, 0.0]]).shifted(np.array([-800.0, 0.0]))
+    assert far.probabilities.tolist() == [[1.0, 0.0]]
 
 
 def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):

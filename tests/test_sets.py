@@ -69,6 +69,8 @@ def test_the_status_of_a_full_set_tells_an_infinite_threshold_from_a_finite_one(
 def test_a_part_is_again_sets(sets, index):
     part = sets[index]
     assert (part.sizes.tolist(), part.thresholds.tolist()) == ([0, 3], [0.1, np.inf])
+    with pytest.raises(InputError, match="one dimension; got 2"):
+        sets[[[0, 1]]]
 
 
 def test_tables_hold_names_sizes_and_reasons(sets):

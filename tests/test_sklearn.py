@@ -707,6 +707,9 @@ def test_every_method_has_a_name(table):
     assert predictor.trust is None  # the caller's object stays as it was
     own.set_params(features=None)
     assert own.fit(X, y).predictor_.trust is None
+    trust = TrustScore(normalize=False).fit(X[:300], y[:300])
+    own.set_params(method=ConditionalConformal(trust=trust), features="input")
+    assert own.fit(X, y).predictor_.trust is trust
     wanted = TrustSetClassifier(GaussianNB(), StandardConformal(), features="input").fit(X, y)
     assert wanted.outputs(X).features.shape == (900, 4)
 

@@ -143,10 +143,12 @@ def test_odd_data_are_audited(family):
         ({"predictor": SimpleNamespace()}, "predictor must be a calibrated predictor"),
         ({"predictor": np.zeros((5, 2))}, r"ModelOutputs\(logits=..., labels=...\)\); got ndarray"),
         ({"metrics": ("class", "nonsense")}, "nonsense"),
+        ({"alpha": 0.2}, "sets must be those at alpha=0.2; they are at 0.3"),
     ],
 )
 def test_bad_arguments_are_named(change, words, make_outputs):
-    options = {"predictor": StandardConformal().calibrate(make_outputs(60, 4))} | change
+    predictor = StandardConformal().calibrate(make_outputs(60, 4))
+    options = {"predictor": predictor, "sets": predictor.leave_one_out(0.3), "alpha": 0.3} | change
     with pytest.raises(InputError, match=words):
         audit(**options)
 

@@ -164,6 +164,9 @@ def test_penalised_components_have_unit_variance_and_training_directions(make_ou
     tuning = make_outputs(50)
     plain = basis.fit_parts(make_outputs(40, seed=1), tuning)
     np.testing.assert_array_equal(plain.directions, basis.fit(tuning).directions)
+    basis = PrincipalComponents(2, source="tuning")
+    chosen = basis.fit_parts(make_outputs(40, seed=1), tuning, training=train.features)
+    np.testing.assert_array_equal(chosen.directions, basis.fit(tuning).directions)
 
 
 def test_leading_directions_are_those_of_an_exact_decomposition():

@@ -20,12 +20,12 @@ from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, Tru
 from trustsets.files import OutputsFile, open_outputs
 from trustsets.metrics import FrequencyBins
 from trustsets.metrics.catalogue import METRICS
-from trustsets.recipes import METHODS, SCORES, make_predictor
+from trustsets.recipes import AUTHORS_TRUST, METHODS, SCORES, make_predictor
 
 
-def fitted_trust():
+def fitted_trust(**parameters):
     train = np.load("train.npz")
-    return TrustScore().fit(train["features"], train["classes"][train["labels"]])
+    return TrustScore(**parameters).fit(train["features"], train["classes"][train["labels"]])
 
 
 def assert_same(model, predictor):
@@ -48,7 +48,9 @@ def test_calibrate_is_the_library_for_every_method(method, trained, run, folder)
         return
     assert done.code == 0, done.err
     outputs = open_outputs("calibration.npz").read()
-    own = make_predictor(method, trust=fitted_trust() if trained else None, n=len(outputs))
+    setting = AUTHORS_TRUST if method in ("paper", "naive") else {}
+    trust = fitted_trust(**setting) if trained else None
+    own = make_predictor(method, trust=trust, n=len(outputs))
     assert_same("m.trustsets", own.calibrate(outputs))
     if method == "conditional":
         own = ConditionalConformal(trust=fitted_trust() if trained else None)
@@ -71,6 +73,9 @@ def test_calibrate_is_the_library_for_every_method(method, trained, run, folder)
         ("--basis groups,intercept", "Intercept"),
         ("--set degree=2 --train train.npz", "Polynomial(degree=2, of=(Confidence(transform='rank"),
         ("--method paper --set degree=3 --train train.npz", "degree=3"),
+        ("--method paper --train train.npz", "'squared': True}"),
+        ("--method paper --set neighbour=3 --train train.npz", "{'neighbour': 3"),
+        ("--train train.npz", "{'neighbour': 1"),
         ("--basis components --set components=2 --set randomized=true", "'randomized': True"),
         ("--train train.npz --set neighbour=2 --set own_mass=random", "own_mass='random'"),
         ("--method clustered --set tuning_fraction=0.4", "'tuning_fraction': 0.4"),
@@ -86,7 +91,9 @@ def test_calibrate_takes_the_parameters_of_python(options, expected, run, folder
     assert done.code == 0, done.err
     assert "Saved to m.trustsets." in done.err and done.out == ""
     model = trustsets.load("m.trustsets")
-    assert expected in f"{type(model).__name__} {model.get_params(deep=False)}"
+    trust = getattr(model, "trust", None)
+    setting = trust and {name: getattr(trust, name) for name in ("neighbour", "squared")}
+    assert expected in f"{type(model).__name__} {model.get_params(deep=False)} {setting}"
     if "paper" not in options:
         assert run("predict", "m.trustsets", "new.npz", "-o", "sets.csv").code == 0
 
@@ -235,6 +242,20 @@ def test_evaluate_is_the_library(run, folder):
     done = run("evaluate", *words)
     assert "1,200 samples, 5 classes, alpha = 0.1." in done.err and "points" in done.err
     assert run("evaluate", *words, "--quiet").err == ""
+
+
+def test_every_model_predicts_with_its_own_trust_score(run, folder):
+    """All had that of the first one."""
+    for neighbour in (1, 20):
+        words = f"--method mondrian --statistic trust --train train.npz --set neighbour={neighbour}"
+        run("calibrate", "calibration.npz", *words.split(), "-o", f"m{neighbour}.trustsets")
+    outputs = open_outputs("test.npz").read()
+    both = run("evaluate", "test.npz", "m1.trustsets", "m20.trustsets", "--json").out
+    sizes = {name: item["sizes"]["mean"] for name, item in json.loads(both)["evaluations"].items()}
+    assert sizes["m1"] != sizes["m20"]
+    for name, size in sizes.items():
+        sets = trustsets.load(f"{name}.trustsets").predict_set(outputs, alpha=0.1)
+        assert size == sets.sizes.mean()
 
 
 def test_report_and_audit_are_pages(run, folder):

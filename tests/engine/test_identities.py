@@ -94,8 +94,11 @@ def test_basic_points_rebuild_the_model_without_search() -> None:
     rng = np.random.default_rng(6)
     n = 8000 if COMPILED else 200
     phi, scores = polynomial(rng.random((n, 2)), 3), rng.random(n)
+    phi[1::2], scores[1::2] = phi[::2], scores[::2]  # equal points are merged
     model = fit_quantiles(phi, scores)
-    again = fit_quantiles(phi, scores, start=model.basic_points)
+    basic = model.basic_points
+    np.testing.assert_allclose(model.fitted(phi[basic]), scores[basic], atol=1e-9)
+    again = fit_quantiles(phi, scores, start=basic)
     assert again.certificate.pivots == 0
     assert np.array_equal(again.basic_points, model.basic_points)
     assert np.array_equal(again.thresholds(phi[:50]).values, model.thresholds(phi[:50]).values)

@@ -120,6 +120,9 @@ def test_batches_and_order_change_nothing(predictor):
 def test_an_empty_partition_has_the_columns_of_the_others(standard):
     expected = predict_table(standard, TABLE)
     none = predict_table(standard, TABLE.slice(0, 0))
+    more = TABLE.append_column("day", pa.array(np.arange(157)))
+    pair = [predict_table(standard, part, ids="id,day") for part in (more, more.slice(0, 0))]
+    assert pair[0].column_names == pair[1].column_names == ["row", "id", "day", *COLUMNS]
     assert none.schema == expected.schema and len(none) == 0
     for wrong in ({"prob_ant": [1.0]}, np.eye(5), None, pd.DataFrame({"prob_ant": [1.0]})):
         with pytest.raises(InputError, match=r"table must be a pyarrow\.Table"):

@@ -192,12 +192,13 @@ def test_text_tables(make_case):
         ({"bins": {"conf_trust": Bins()}}, "pass trust="),
         ({"bins": [Bins()]}, "bins must map names to partitions; got list"),
         ({"metrics": 5}, "metrics must be a sequence of names"),
+        ({"sets": np.ones(60, bool), "sizes": [1, 2], "alpha": 0.1}, "sizes must"),
     ],
 )
 def test_bad_arguments_are_named(make_case, options, message):
     sets, outputs = make_case(n=60)
     with pytest.raises(InputError, match=message):
-        evaluate(sets, outputs, **options)
+        evaluate(**({"sets": sets, "outputs": outputs} | options))
 
 
 def test_metrics_that_lack_data_say_what_to_pass(make_case, trust):

@@ -7,13 +7,17 @@ from scipy import special, stats
 from worlds import calibrated, draw
 
 from trustsets import (
+    Bins,
     ConditionalConformal,
     Confidence,
     ModelOutputs,
+    MondrianConformal,
     Monitor,
     Polynomial,
     StandardConformal,
+    Trust,
     evaluate,
+    load,
     storage,
 )
 from trustsets.errors import InputError, StorageError
@@ -67,6 +71,18 @@ def test_counts_are_those_of_an_evaluation(rng):
 
 
 def test_infinite_trust_is_larger_than_all_other(rng, tmp_path):
+    samples = draw(rng, 900)
+    trust = np.where(np.arange(900) < 400, np.inf, rng.random(900))
+    rare = (
+        Bins(Trust(), counts=5)
+        .fit(samples.replace(trust=trust))
+        .cells(samples.replace(trust=trust))
+    )
+    assert len(set(rare[:400])) == 1 and set(rare[:400]).isdisjoint(rare[400:])
+    by_trust = MondrianConformal(by=Bins(Trust(), counts=5))
+    for predictor in (by_trust, ConditionalConformal(basis=Polynomial(2))):
+        predictor.calibrate(samples.replace(trust=trust)).save(tmp_path / "model.trustsets")
+        load(tmp_path / "model.trustsets")
     samples = draw(rng, 200)
     trust = np.where(rng.random(200) < 0.5, np.inf, rng.random(200))
     predictor = StandardConformal().calibrate(samples)
@@ -253,6 +269,10 @@ def test_a_batch_of_a_known_name_counts_once(rng):
     monitor.observe(batch, batch="monday")
     assert state_of(monitor) == before and monitor.batches == ["monday"]
     assert monitor.observe(batch, batch=7).observe(batch, batch=7).batches.pop() == "7"
+    # Batches without a name take none.
+    assert (
+        Monitor(predictor).observe(batch).observe(batch, batch="batch 1").verdict().samples == 120
+    )
     monitor.observe(batch.replace(labels=None), ids=np.arange(60), batch="tuesday")
     assert monitor.label(np.arange(30), batch.labels[:30], batch="labels") == 30
     before = state_of(monitor)

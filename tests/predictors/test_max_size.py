@@ -61,7 +61,7 @@ def test_no_set_is_too_large(family, k):
         ConditionalConformal(score=RAPS(scale="tail"), basis=LINE, temperature=0.5),
     ):
         predictor.calibrate(calibration, tuning=some(family, 2, 80, k))
-        ordinary = predictor.predict_set(test)
+        ordinary, fresh = predictor.predict_set(test), predictor.copy()
         for size in (1, 3, k):
             sets = predictor.predict_set(test, max_size=size)
             assert sets.sizes.max() <= size
@@ -70,6 +70,8 @@ def test_no_set_is_too_large(family, k):
             lost = sets.status == Status.NO_GUARANTEE
             np.testing.assert_array_equal(lost, sets.alpha == 1.0)
             assert (sets.sizes[lost] == min(size, k)).all()
+            other, again = (one.predict_set(test, 0.3, max_size=size) for one in (predictor, fresh))
+            np.testing.assert_array_equal(other.thresholds, again.thresholds)
             if size >= k:
                 np.testing.assert_array_equal(sets.mask, ordinary.mask)
                 np.testing.assert_array_equal(sets.alpha, np.full(40, 0.1))

@@ -1,6 +1,7 @@
 """Laws of every predictor, and the definitions of the simple ones."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
 from typing import ClassVar
@@ -147,6 +148,25 @@ def test_batches_change_nothing(predictor, halves):
         np.testing.assert_array_equal(joined, getattr(whole, name))
     thresholds = np.concatenate([part.thresholds for part in parts])
     np.testing.assert_allclose(thresholds, whole.thresholds, rtol=1e-12)
+    # A sample that comes in another batch is the same sample, though it has another position.
+    parts = [some(1, 400).take(slice(i, i + 1)) for i in (7, 8)]
+    parts = [
+        ModelOutputs(logits=one.logits, features=one.features, groups=one.groups) for one in parts
+    ]
+    sets = predictor.predict_set(ModelOutputs.concat(parts))
+    np.testing.assert_array_equal(predictor.predict_set(parts[1]).mask[0], sets.mask[1])
+
+
+@pytest.mark.parametrize("name", ["default", "penalised groups", "classes"])
+def test_threads_may_share_a_predictor(name):
+    """Each got the fits of the thread that had asked last."""
+    predictor, test = PREDICTORS[name]().calibrate(some(0, 400)), some(1, 60)
+    grids = [np.linspace(low, low + 0.2, 9).tolist() for low in (0.05, 0.1, 0.2, 0.3)]
+    alone = [predictor.copy().predict_set(test, grid).mask for grid in grids]
+    with ThreadPoolExecutor(8) as pool:
+        together = pool.map(lambda i: predictor.predict_set(test, grids[i % 4]).mask, range(32))
+        for i, mask in enumerate(together):
+            np.testing.assert_array_equal(mask, alone[i % 4])
 
 
 def test_single_and_double_precision_agree(predictor):
@@ -616,12 +636,18 @@ def test_an_order_of_many_even_classes_is_checked():
     assert classifier_doubts(ModelOutputs(logits=shuffled, labels=labels))["reordered"] > 0.5
 
 
+@pytest.mark.filterwarnings("ignore:The most likely class is right")
 def test_accuracy_below_the_most_frequent_class_warns():
     rng = np.random.default_rng(0)
     labels = (rng.random(500) < 0.1).astype(int)
     noise = ModelOutputs(logits=rng.normal(size=(500, 2)), labels=labels)
     with pytest.warns(TrustSetsWarning, match=r"right for 49\.6% .* always predicting 0 would be"):
         StandardConformal().calibrate(noise)
+    # Samples that settle the doubt end it.
+    predictor = StandardConformal().calibrate(noise)
+    sure = ModelOutputs(logits=8.0 * np.eye(2)[labels], labels=labels)
+    assert "right for" in predictor.summary()
+    assert "right for" not in predictor.update(ModelOutputs.concat([sure] * 9)).summary()
     # As good as the majority, within error: no warning.
     same = ModelOutputs(logits=[[1.0, 0.0]] * 500, labels=labels)
     assert not classifier_doubts(same)["below_majority"]

@@ -351,7 +351,10 @@ class QuantileModel:
             tour = alone if len(rows) == 1 else make_tour(rows, self._tour_scale)
 
         def run(part: slice) -> None:
-            state = self._states.pop() if self._states else allocate(self._scan_order.scan)
+            try:
+                state = self._states.pop()
+            except IndexError:
+                state = allocate(self._scan_order.scan)
             stretch = Tour(tour.order[part], tour.chained[part])
             follow_paths(rows, weights, stretch, self._scan_order, results, state)
             self._states.append(state)

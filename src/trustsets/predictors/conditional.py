@@ -463,10 +463,11 @@ class ConditionalConformal(Predictor):
         """
         basis = self.conditions_on
         kept, name = self._cached("weighted", dict[bytes, CalibrationProblem]), weights.tobytes()
-        if name not in kept:
+        problem = kept.get(name)
+        if problem is None:
+            problem = self._problem.weighted(weights)
             kept.clear()  # a problem with its fits takes megabytes
-            kept[name] = self._problem.weighted(weights)
-        problem = kept[name]
+            kept[name] = problem
         by_class = new.shape[1] > 1
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):

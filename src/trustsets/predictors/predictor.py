@@ -787,11 +787,12 @@ class Predictor(Estimator, ABC):
 
     def _cached(self, key: str, make: Callable[[], _T]) -> _T:
         """Something that follows from the state, made once; neither copied nor saved."""
-        if self._cache is None:
-            self._cache = {}
-        if key not in self._cache:
-            self._cache[key] = make()
-        result: _T = self._cache[key]
+        cache = self._cache
+        if cache is None:
+            cache = self._cache = {}
+        if key not in cache:
+            cache[key] = make()
+        result: _T = cache[key]
         return result
 
     def check_state(self) -> None:

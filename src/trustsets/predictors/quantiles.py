@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from threading import Lock
 from typing import Any, Self, final
 
 import numpy as np
@@ -160,6 +161,7 @@ class CalibrationProblem:
             self.limits += [(1.0, 1.0), (UPPER_ALPHA, UPPER_PENALTY)]
         self._fits: dict[tuple[Any, ...], QuantileModel] = {}
         self._processes: dict[float, QuantileProcess] = {}
+        self._lock = Lock()  # of `_fits`: threads may share a predictor
 
     def weighted(self, weights: Floats) -> Self:
         """The problem with a weight for each sample, in the order of the samples."""
@@ -168,7 +170,7 @@ class CalibrationProblem:
         vars(other).update(vars(self))
         other.phi = read_only(self.phi * weights[:, None])
         other.scores = read_only(self.scores * weights)
-        other.starts, other._fits, other._processes = (), {}, {}
+        other.starts, other._fits, other._processes, other._lock = (), {}, {}, Lock()
         vars(other).pop("scale", None)
         return other
 
@@ -203,9 +205,10 @@ class CalibrationProblem:
 
     def _keep(self, key: tuple[Any, ...], model: QuantileModel) -> None:
         """Keep a fit, and drop the oldest ones where there are too many."""
-        while len(self._fits) >= _MOST_FITS:
-            del self._fits[next(iter(self._fits))]
-        self._fits[key] = model
+        with self._lock:
+            while len(self._fits) >= _MOST_FITS:
+                del self._fits[next(iter(self._fits))]
+            self._fits[key] = model
 
     @one_blas_thread
     def _fit_from_start(self, alpha: float, multiple: float) -> QuantileModel:
@@ -221,7 +224,8 @@ class CalibrationProblem:
                     break
                 if model.certificate.holds and model.certificate.pivots == 0:
                     return model
-        others = [model for key, model in self._fits.items() if key[1:] == (multiple,)]
+        with self._lock:
+            others = [model for key, model in self._fits.items() if key[1:] == (multiple,)]
         if others:
             near = min(others, key=lambda other: abs(other.alpha - alpha)).at(alpha)
             if near is not None:
@@ -243,24 +247,30 @@ class CalibrationProblem:
         return [self.fit(factor * alpha, multiple) for factor, multiple in self.limits]
 
     @one_blas_thread
-    def prepare_along(self, alphas: Alphas) -> None:
-        """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
-        grid = np.unique(alphas)
+    def prepare_along(self, alphas: Alphas) -> list[QuantileProcess]:
+        """The fits of `limits` along many alphas, for a fraction of the time of single fits.
+
+        The last ones are kept; other threads may replace them at any time.
+        """
+        grid, processes = np.unique(alphas), []
         for factor, multiple in self.limits:
             process = self._processes.get(multiple)
             if process is None or not np.array_equal(process.alphas, factor * grid):
                 rows, scores = self.points(multiple)
-                self._processes[multiple] = fit_quantile_process(rows, scores, factor * grid)
+                process = fit_quantile_process(rows, scores, factor * grid)
+                self._processes[multiple] = process
+            processes.append(process)
+        return processes
 
     def fits_along(self, alphas: Alphas) -> Iterator[list[QuantileModel]]:
         """What `prepare` gives at each alpha. Where there are many, none of them is kept."""
-        if len(alphas) > _FEW_ALPHAS:
-            self.prepare_along(alphas)
+        if len(alphas) <= _FEW_ALPHAS:
+            yield from map(self.prepare, alphas)
+            return
+        processes = self.prepare_along(alphas)
         for alpha in alphas:
-            if len(alphas) <= _FEW_ALPHAS:
-                yield self.prepare(alpha)
-            else:
-                yield [self._processes[multiple].at(fac * alpha) for fac, multiple in self.limits]
+            pairs = zip(processes, self.limits, strict=True)
+            yield [process.at(factor * alpha) for process, (factor, _) in pairs]
 
     def thresholds(self, phi: Floats, alphas: Alphas, draws: Floats | None = None) -> Thresholds:
         """Thresholds of new samples with these rows, shape (m, A); with random weights U - alpha.
@@ -269,7 +279,7 @@ class CalibrationProblem:
         """
         limits = self.limits if draws is None else self.limits[:1]
         if len(alphas) > _FEW_ALPHAS:
-            return self._many_thresholds(phi, alphas, 1.0 if draws is None else draws, limits)
+            return self._many_thresholds(phi, alphas, 1.0 if draws is None else draws, len(limits))
         parts = []
         for alpha in alphas:
             results = []
@@ -280,14 +290,12 @@ class CalibrationProblem:
             parts.append(results[0] if len(limits) == 1 else limited(results))
         return nested_thresholds(parts, alphas)
 
-    def _many_thresholds(
-        self, phi: Floats, alphas: Alphas, share: Any, limits: list[tuple[float, float]]
-    ) -> Thresholds:
+    def _many_thresholds(self, phi: Floats, alphas: Alphas, share: Any, n_fits: int) -> Thresholds:
         """The same for many alphas, which share most of the work."""
-        self.prepare_along(alphas)
         # A process has each alpha once, in increasing order.
         numbers = np.searchsorted(np.unique(alphas), alphas)
-        processes = [self._processes[multiple].thresholds(phi, share) for _, multiple in limits]
+        made = self.prepare_along(alphas)[:n_fits]
+        processes = [process.thresholds(phi, share) for process in made]
         parts = [limited(list(results)) for results in zip(*processes, strict=True)]
         return nested_thresholds([parts[number] for number in numbers], alphas)
 
