@@ -234,6 +234,11 @@ class ModelOutputs:
         """Group columns by name."""
         return dict(self._groups)
 
+    @property
+    def has_given_rows(self) -> bool:
+        """Whether `rows` were given, and are not just positions."""
+        return self._rows_given
+
     @cached_property
     def draw_keys(self) -> Codes:
         """One integer per sample, shape (n,), that its random draws are made from.

@@ -29,6 +29,8 @@ __all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "size_of_test"]
 Shares = Mapping[Any, float] | Sequence[float]
 
 SIGNIFICANCE = 0.05
+# Numbers of misses beyond the first of enough power that must have it, too.
+STEPS_AHEAD = 8
 """How often the test of an evaluation calls a valid predictor's coverage too low, at most."""
 TUNING_SHARE = 0.2
 """Largest share of its samples that the default `ConditionalConformal` sets aside for tuning."""
@@ -458,6 +460,9 @@ def size_of_test(law: CoverageLaw, n: int, gap: float, power: float) -> tuple[in
         if high > rate * MOST_SAMPLES:
             return None
     misses = 1 + _last_where(lacks_power, high // 2, high) if high > 1 else 1
+    # The power does not rise at every step, so the next ones must have it, too.
+    while any(map(lacks_power, range(misses, misses + STEPS_AHEAD))):
+        misses += 1
     return first_size(misses), misses
 
 

@@ -55,7 +55,29 @@ def test_macro_coverage_against_a_loop():
     assert macro.floor == 0.9
     variance = sum((k + 1) * (n - k + 1) / (n + 2) ** 2 / n for n, k in pairs)
     half = 1.959964 * variance**0.5 / 60
-    assert (macro.lower, macro.upper) == pytest.approx((macro.value - half, macro.value + half))
+    exact = [stats.binomtest(k, n).proportion_ci(0.95) for n, k in pairs]
+    below = sum((k / n - ci.low) ** 2 for (n, k), ci in zip(pairs, exact, strict=True)) ** 0.5 / 60
+    above = sum((ci.high - k / n) ** 2 for (n, k), ci in zip(pairs, exact, strict=True)) ** 0.5 / 60
+    ends = macro.value - max(half, below), macro.value + max(half, above)
+    assert (macro.lower, macro.upper) == pytest.approx(ends)
+    # One small bin beside a large one has at least its exact interval.
+    for k in range(31):
+        macro = macro_coverage(np.array([30, 10**9]), np.array([k, 9 * 10**8]), 0.1, 0.95)
+        exact = stats.binomtest(k, 30).proportion_ci(0.95)
+        assert (
+            2.0 * macro.lower - 0.9 <= exact.low + 1e-4 <= exact.high <= 2.0 * macro.upper - 0.8999
+        )
+
+
+def test_a_covered_bin_has_a_variance():
+    """Gaps of bins without misses had intervals without a width."""
+    rng, count, truth = np.random.default_rng(0), np.array([1000, 50]), np.array([0.99, 0.99])
+    halves = [gap_halves(count, hits, 0.1) for hits in rng.binomial(count, truth, (4000, 2))]
+    wanted, held = np.sum(halves, axis=1).mean(), 0
+    for hits in rng.binomial(count, truth, (200, 2)):
+        lower, upper = bootstrap_gaps([(count, hits)], 0.1, None, 0.95, 200)[0]
+        held += lower <= wanted <= upper
+    assert held >= 180
 
 
 @pytest.mark.parametrize(("level", "z"), [(0.8, 1.281552), (0.95, 1.959964), (0.99, 2.575829)])

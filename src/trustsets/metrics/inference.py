@@ -155,12 +155,18 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
     """Mean of the coverages of B non-empty bins, each counted once whatever its size.
 
     The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
-    one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``.
+    one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``. Where a
+    few bins decide, it is too short: its ends are at least as far away as those made of the exact
+    interval of each bin (Zou and Donner 2008), which for one bin is that interval.
     """
-    share = _smoothed(count, covered)
-    mean, variance = float(np.mean(covered / count)), float(np.sum(share * (1.0 - share) / count))
-    half = float(stats.norm.ppf(0.5 + level / 2.0)) * math.sqrt(variance) / count.size
-    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0), 1.0 - alpha)
+    share, smooth = covered / count, _smoothed(count, covered)
+    tail, mean = (1.0 - level) / 2.0, float(share.mean())
+    half = -stats.norm.ppf(tail) * np.linalg.norm(np.sqrt(smooth * (1.0 - smooth) / count))
+    # A beta law without successes, or without failures, is a point at the end.
+    lower = np.nan_to_num(stats.beta.ppf(tail, covered, count - covered + 1))
+    upper = np.nan_to_num(stats.beta.ppf(1.0 - tail, covered + 1, count - covered), nan=1.0)
+    far = [float(max(half, np.linalg.norm(share - end))) / count.size for end in (lower, upper)]
+    return Estimate(mean, max(mean - far[0], 0.0), min(mean + far[1], 1.0), 1.0 - alpha)
 
 
 def _smoothed(count: Any, covered: Any) -> Floats:
@@ -334,7 +340,8 @@ def _resample(
     n, k = count[occupied], covered[occupied]
     # Resampled samples in fixed bins have multinomial counts.
     sizes = rng.multinomial(int(n.sum()), n / n.sum(), size=n_bootstrap)
-    hits = rng.binomial(sizes, k / n)
+    # A bin without misses would otherwise seem to have no variance.
+    hits = rng.binomial(sizes, (k + 0.5) / (n + 1.0))
     return np.stack(gap_halves(sizes, hits, alpha, divisor), axis=-1)
 
 

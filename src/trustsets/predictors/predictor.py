@@ -858,9 +858,23 @@ class Predictor(Estimator, ABC):
 
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
-        draws = row_uniforms(state.seed, stream, outputs.rows) if state.score.randomized else None
+        draws = self._score_draws(outputs, state, stream)
         outputs = state.recalibrated(outputs)
         return state.score.of_labels(outputs, temperature=state.temperature, draws=draws)
+
+    def _score_draws(
+        self, outputs: ModelOutputs, state: Calibration, stream: Stream
+    ) -> Floats | None:
+        """One uniform draw per sample, for a randomised score.
+
+        Samples without given rows have draws made of their content, the same in calibration and
+        prediction. The score is then a function of the sample, so samples stay exchangeable where
+        inputs repeat, as those of a tree do.
+        """
+        if not state.score.randomized:
+            return None
+        stream = stream if outputs.has_given_rows else Stream.PREDICTION_SCORE
+        return row_uniforms(state.seed, stream, outputs.draw_keys)
 
     def _prepare(self, outputs: ModelOutputs, *, with_labels: bool = False) -> ModelOutputs:
         """New samples with the class names of the calibration, and with trust.
@@ -898,10 +912,9 @@ class Predictor(Estimator, ABC):
 
     def _score(self, outputs: ModelOutputs) -> tuple[ModelOutputs, Floats]:
         """Prepared samples with class biases, and the scores of all classes, shape (m, K)."""
-        state, draws = self.state_, None
+        state = self.state_
         recalibrated = state.recalibrated(outputs)
-        if state.score.randomized:
-            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, recalibrated.draw_keys)
+        draws = self._score_draws(recalibrated, state, Stream.PREDICTION_SCORE)
         matrix = state.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
         return recalibrated, matrix
 

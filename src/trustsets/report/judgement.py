@@ -102,7 +102,10 @@ def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgeme
     Half of the probability of a false positive is for marginal coverage and half for all bins.
     """
     significance = (1.0 - evaluation.level) / 2.0
-    tested = predictor is not None and not evaluation.left_out
+    # How far estimated class prevalences are off is not known, nor is the law of such coverage.
+    shift = getattr(predictor, "shift", None)
+    is_law_known = shift is None or hasattr(shift, "effective_size")
+    tested = predictor is not None and not evaluation.left_out and is_law_known
     p, outcome = math.nan, "untested"
     if tested:
         covered = round(evaluation.coverage.value * evaluation.n)
