@@ -269,7 +269,7 @@ class ModelOutputs:
             return np.asarray(values.argmax(axis=1))
 
         if self.is_one_block:
-            codes = most_likely(slice(None))
+            codes = np.asarray(self._shifted_block(slice(None)).argmax(axis=1))
         else:
             codes = _blocks.row_numbers(most_likely, len(self), self.n_classes, np.int64)
         codes.setflags(write=False)

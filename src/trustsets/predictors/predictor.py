@@ -858,21 +858,17 @@ class Predictor(Estimator, ABC):
 
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
-        draws = self._score_draws(outputs, state, stream)
+        draws = self._draw(outputs, state, stream) if state.score.randomized else None
         outputs = state.recalibrated(outputs)
         return state.score.of_labels(outputs, temperature=state.temperature, draws=draws)
 
-    def _score_draws(
-        self, outputs: ModelOutputs, state: Calibration, stream: Stream
-    ) -> Floats | None:
+    def _draw(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """One uniform draw per sample, for a randomised score.
 
         Samples without given rows have draws made of their content, the same in calibration and
         prediction. The score is then a function of the sample, so samples stay exchangeable where
         inputs repeat, as those of a tree do.
         """
-        if not state.score.randomized:
-            return None
         stream = stream if outputs.has_given_rows else Stream.PREDICTION_SCORE
         return row_uniforms(state.seed, stream, outputs.draw_keys)
 
@@ -912,9 +908,10 @@ class Predictor(Estimator, ABC):
 
     def _score(self, outputs: ModelOutputs) -> tuple[ModelOutputs, Floats]:
         """Prepared samples with class biases, and the scores of all classes, shape (m, K)."""
-        state = self.state_
+        state, draws = self.state_, None
         recalibrated = state.recalibrated(outputs)
-        draws = self._score_draws(recalibrated, state, Stream.PREDICTION_SCORE)
+        if state.score.randomized:
+            draws = self._draw(recalibrated, state, Stream.PREDICTION_SCORE)
         matrix = state.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
         return recalibrated, matrix
 
