@@ -400,6 +400,12 @@ def _require_predictor(predictor: Any) -> Predictor:
         raise InputError(
             f"predictor must be a calibrated predictor; got {type(predictor).__name__}."
         )
+    if hasattr(predictor, "shift") or getattr(predictor, "paper_rules", False):
+        raise InputError(
+            "predictor must guarantee marginal coverage of samples like those of calibration; one "
+            "that was adapted, or has paper_rules=True, does not. Calibrate on labelled samples of "
+            "the population to monitor."
+        )
     return predictor
 
 

@@ -348,6 +348,10 @@ def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
     for options in ({"alpha": 2.0}, {"false_alarm": "5%"}, {"level": 1.0}, {"predictor": None}):
         with pytest.raises(InputError, match=next(iter(options))):
             Monitor(**({"predictor": predictor} | options))
+    rules = MondrianConformal(by=Bins(Confidence(), counts=2, spacing="uniform"), paper_rules=True)
+    for unsure in (predictor.adapt(draw(rng, 200)), rules.calibrate(samples)):
+        with pytest.raises(InputError, match="predictor must guarantee"):
+            Monitor(unsure)
     monitor.save(tmp_path / "state.trustsets")
     with pytest.raises(StorageError, match="another calibration"):
         Monitor.load(tmp_path / "state.trustsets", calibrated(rng)[1])
