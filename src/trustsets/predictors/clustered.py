@@ -2,9 +2,9 @@
 
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import cached_property
 from math import ceil
 from typing import Any, Literal, Self, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -50,21 +50,16 @@ class TuningScores:
 
     def clusters(self, n_classes: int, alpha: float, wanted: int, seed: int) -> Codes:
         """Cluster of each class, shape (K,), `NULL` for the rare ones; made once."""
-        name = (alpha, wanted)
-        if name not in self._made:
+        made, name = _MADE.setdefault(self, {}), (alpha, wanted)
+        if name not in made:
             counts = np.bincount(self.codes, minlength=n_classes)
             common = np.flatnonzero(counts >= fewest_points(alpha))
             clusters = np.full(n_classes, NULL, dtype=np.int64)
             if common.size and wanted:
                 points = _embedding(self, common, alpha)
                 clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, seed)
-            self._made[name] = clusters
-        return self._made[name]
-
-    @cached_property
-    def _made(self) -> dict[tuple[float, int], Codes]:
-        """Clusters that were made: calibrations without one sample or another have the same."""
-        return {}
+            made[name] = clusters
+        return made[name]
 
     def take(self, index: Codes) -> Self:
         """The same: what was tuned stays as it is."""
@@ -73,6 +68,11 @@ class TuningScores:
     def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
         """The same: what was tuned stays as it is."""
         return self
+
+
+# Clusters by alpha and number. Calibrations without one sample or another share tuning scores, and
+# so these; they are no part of a state, which no query changes.
+_MADE: WeakKeyDictionary[TuningScores, dict[tuple[float, int], Codes]] = WeakKeyDictionary()
 
 
 @final
