@@ -79,8 +79,6 @@ WRONG = {
 # Parameters whose value is a number refuse all of these, except where one has a meaning.
 MEANINGFUL = {
     "nothing": {"seed", "random_state", "n", "label"},
-    "list": {"index"},
-    "empty": {"index"},
     "negative": {"index"},
     "zero": {"seed", "random_state", "index", "label", "filter_fraction", "tuning_fraction"}
     | {"prevalence", "lam", "k_reg", "floor"},
