@@ -668,7 +668,7 @@ def headline(results: Results) -> str:
         changes.append(
             f"{TITLES[measure]} {np.mean(differences):+.2f} (95% interval over data sets "
             f"{low:+.2f} to {high:+.2f}), lower on {sum(value < 0 for value in differences)} of "
-            f"{len(names)}, significant alone on {sum(verdict.sign < 0 for verdict in verdicts)}"
+            f"{len(names)}, significantly so on {sum(verdict.sign < 0 for verdict in verdicts)}"
         )
     return (
         f"{table(head, rows)}\n\nMeans over {len(names)} data sets that nobody tuned on, ten "

@@ -277,7 +277,8 @@ _TRAIN = (
 )
 _METHOD = (
     "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
-    "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
+    "paper or naive (CONDITIONAL and NAIVE as the paper's authors run them, with their trust "
+    "score; --set neighbour=1 --set squared=false takes the usual one)."
 )
 _SCORE = "aps, raps, saps, topk, softmax (or lac) or margin. Default: the method chooses."
 _BASIS = (
@@ -895,7 +896,7 @@ def explore(
     text: Annotated[str | None, option("NAME", "The array of the files that holds texts.")] = None,
     classes: _Classes = None,
     group: _Groups = None,
-    task: _Task = _TaskName.digits,
+    task: _Task = _TaskName.real,
     port: Annotated[int, option("N", "Where to listen; 0 takes a free port.", min=0)] = 0,
     browser: Annotated[bool, option(None, "Open the page.", "--browser/--no-browser")] = True,
 ) -> None:
@@ -953,9 +954,9 @@ def monitor(
     Run it for every new batch, for example from cron. New samples are
     compared with those of the calibration: by their labels, where there are
     any, and by what the model says about them. If nothing changes, the
-    probability of any alarm is 5%, however often you look. A batch counts
-    once: after an interruption, give the same command again. Labels that come
-    later are a file with the arrays 'id' and 'labels'.
+    probability of any alarm is at most 5%, however often you look. A batch
+    counts once: after an interruption, give the same command again. Labels
+    that come later are a file with the arrays 'id' and 'labels'.
 
     Example:
 

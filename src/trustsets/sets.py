@@ -29,7 +29,8 @@ class PredictionSets:
     mask : bool array of shape (m, K), or (m, K, A) for a sequence of alphas
         Whether a class is in the set.
     thresholds : array of shape (m,) or (m, A)
-        Largest score in the set; (m, K) or (m, K, A) where each class has its own threshold.
+        Largest score that a class in the set may have; (m, K) or (m, K, A) where each class has
+        its own threshold.
     status : int8 array of shape (m,) or (m, A)
         `Status` of each threshold; ``Status(value).sentence`` says it in words.
     alpha : float, tuple of float, or array of shape (m,)
