@@ -49,7 +49,6 @@ def whole(least: int, most: float = np.inf) -> Rule:
 Count = Annotated[int, whole(0)]
 Positive = Annotated[int, whole(1)]
 Open = Annotated[float, Rule("must lie strictly between 0 and 1", lambda x: 0.0 < float(x) < 1.0)]
-Level = Annotated[float, Rule("must lie in [0, 1]", lambda x: 0.0 <= float(x) <= 1.0)]
 Share = Annotated[float, Rule("must lie in [0, 1)", lambda x: 0.0 <= float(x) < 1.0)]
 NotNegative = Annotated[
     float, Rule("must be finite and not negative", lambda x: 0.0 <= float(x) < np.inf)

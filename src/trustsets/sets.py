@@ -11,12 +11,9 @@ from trustsets._arrays import Array, Flavour, column, encode_labels
 from trustsets._frames import make_frame
 from trustsets._parameters import check_alpha
 from trustsets.errors import InputError
-from trustsets.status import Status, Thresholds
+from trustsets.status import IS_INFINITE, Status, Thresholds
 
 __all__ = ["PredictionSets"]
-
-# By status: whether the threshold is finite.
-_IS_FINITE = np.array([not status.is_infinite for status in sorted(Status)])
 
 
 @final
@@ -138,7 +135,7 @@ class PredictionSets:
                 empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
                 mask[empty, predicted[empty]] = True
             # A full set always says why it is full.
-            bounded = mask.all(axis=1) & _IS_FINITE[status]
+            bounded = mask.all(axis=1) & ~IS_INFINITE[status]
         except IndexError as error:
             raise InputError(
                 f"predicted must be columns of scores, and status values of Status: {error}."

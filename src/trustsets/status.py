@@ -79,15 +79,16 @@ _SENTENCES = {
 }
 
 
-_IS_INFINITE = np.array([status.is_infinite for status in sorted(Status)])
+# By status: whether the threshold is infinite.
+IS_INFINITE = np.array([status.is_infinite for status in sorted(Status)])
 
 
 def worst_status(status: NDArray[np.int8]) -> NDArray[np.int8]:
     """The status of each sample, shape (m,), from those of its classes, shape (m, K).
 
-    That of an infinite threshold comes first.
+    That of an infinite threshold comes first. Further axes, such as one of alphas, stay.
     """
-    infinite = np.where(_IS_INFINITE[status], status, 0).max(axis=1)
+    infinite = np.where(IS_INFINITE[status], status, 0).max(axis=1)
     return np.asarray(np.where(infinite > 0, infinite, status.max(axis=1)), np.int8)
 
 

@@ -33,7 +33,7 @@ from trustsets.engine import (
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.scores import conformal_quantile, conformal_rank
-from trustsets.status import Status, Thresholds
+from trustsets.status import Status, Thresholds, worst_status
 
 Bools = NDArray[np.bool_]
 
@@ -73,7 +73,7 @@ def quantile_thresholds(cells: Iterable[Floats], alphas: Alphas) -> Thresholds:
 
 def class_thresholds(table: Thresholds, m: int) -> Thresholds:
     """Give m samples all rows of a table, one per class, and the worst of the statuses."""
-    worst = table.status.max(axis=0)
+    worst = worst_status(table.status[None])
     return Thresholds(
         np.broadcast_to(table.values, (m, *table.values.shape)),
         np.broadcast_to(worst, (m, worst.size)),

@@ -24,7 +24,7 @@ from trustsets.predictors.quantiles import (
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score, conformal_rank
 from trustsets.statistics import Confidence, Trust
-from trustsets.status import Status, Thresholds
+from trustsets.status import Status, Thresholds, worst_status
 from trustsets.storage import require, require_numbers, storable
 
 
@@ -100,7 +100,7 @@ class CellPredictor(Predictor):
         status = np.repeat(table.status[None], len(state), axis=0)
         values[samples, state.codes] = without.values
         status[samples, state.codes] = without.status
-        return Thresholds(values, status.max(axis=1))
+        return Thresholds(values, worst_status(status))
 
     def check_weights(self) -> None:
         """Finite-sample quantiles can be weighted."""
