@@ -117,6 +117,11 @@ class FittedBasis(ABC):
         """Return penalty rows of the fits that bound the thresholds, as `Groups` describes."""
         return self.penalty_rows(outputs)[:0]
 
+    @property
+    def summands(self) -> tuple[Any, ...]:
+        """The parts of a sum; else itself."""
+        return (self,)
+
 
 class FittedPartition(FittedBasis):
     """Basis functions that also put every sample into at most one of finitely many cells."""
@@ -157,11 +162,15 @@ class Basis(ABC):
         """
         return self.fit(tuning if self.learns else calibration)
 
+    @property
+    def summands(self) -> tuple[Any, ...]:
+        """The parts of a sum; else itself."""
+        return (self,)
+
     def __add__(self, other: "Basis") -> "Sum":
         if not isinstance(other, Basis):
             return NotImplemented
-        parts = [part.parts if isinstance(part, Sum) else (part,) for part in (self, other)]
-        return Sum(parts[0] + parts[1])
+        return Sum(self.summands + other.summands)
 
 
 class Partition(Basis):
@@ -182,6 +191,11 @@ class Sum(Basis):
 
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
+
+    @property
+    def summands(self) -> tuple[Basis, ...]:
+        """The parts."""
+        return self.parts
 
     @property
     def learns(self) -> bool:
@@ -207,6 +221,11 @@ class FittedSum(FittedBasis):
     """Columns of all parts side by side; columns that depend on one another do no harm."""
 
     parts: Annotated[tuple[FittedBasis, ...], Rule("must not be empty", len)]
+
+    @property
+    def summands(self) -> tuple[FittedBasis, ...]:
+        """The parts."""
+        return self.parts
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return the columns of all parts."""

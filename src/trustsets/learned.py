@@ -399,7 +399,7 @@ def choose_basis(
     """
     bases = _candidates(tuning, training)
     losses = _held_out_losses(bases, tuning, scores, training)
-    if _learns(bases[0]) and losses[:, 1].mean() <= losses[:, 0].mean():
+    if LEARNED in bases[0].summands and losses[:, 1].mean() <= losses[:, 0].mean():
         # What was learned does not predict better: prefer the same without it.
         bases[:2], losses[:, [0, 1]] = bases[1::-1], losses[:, [1, 0]]
     chosen, means, errors = _best(losses)
@@ -446,14 +446,6 @@ def _candidates(tuning: ModelOutputs, training: Array | None) -> list[Basis]:
     return bases + [other + features for other in polynomials[1:]] + [polynomials[0], *plain]
 
 
-def _parts(basis: Basis) -> tuple[Basis, ...]:
-    return basis.parts if isinstance(basis, Sum) else (basis,)
-
-
-def _learns(basis: Basis) -> bool:
-    return LEARNED in _parts(basis)
-
-
 def _component_count(tuning: ModelOutputs, training: Array | None) -> int:
     """Number of principal components of the features; 0 without features."""
     if tuning.features is None:
@@ -473,7 +465,7 @@ def _held_out_losses(
         return np.zeros((scores.size, 1))
     order = np.argsort(row_uniforms(0, Stream.BASIS_FOLDS, tuning.rows), kind="stable")
     compared, learned_from = order[:MOST_SAMPLES], np.arange(len(tuning))
-    if _learns(bases[0]):
+    if LEARNED in bases[0].summands:
         # What is learned must be judged by other samples than it was learned from.
         compared = compared[: len(tuning) // 2]
         learned_from = np.sort(order[compared.size :])
@@ -483,13 +475,13 @@ def _held_out_losses(
         part: part.fit_parts(
             sample, tuning.take(learned_from), scores=scores[learned_from], training=training
         )
-        for part in dict.fromkeys(part for basis in bases for part in _parts(basis))
+        for part in dict.fromkeys(part for basis in bases for part in basis.summands)
     }
     designs = {part: function.design(sample) for part, function in fitted.items()}
     fold = np.arange(compared.size) % FOLDS
     losses = np.empty((compared.size, len(bases)))
     for column, basis in enumerate(bases):
-        parts = _parts(basis)
+        parts = basis.summands
         phi = np.hstack([designs[part] for part in parts])
         penalty = FittedSum(tuple(fitted[part] for part in parts)).penalty_rows(sample)
         for k in range(FOLDS):

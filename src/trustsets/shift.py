@@ -569,7 +569,7 @@ def _described(of: Any, both: ModelOutputs, basis: FittedBasis | None) -> tuple[
 
 def _chosen_statistics(both: ModelOutputs, basis: FittedBasis | None) -> tuple[Statistic, ...]:
     """Conf, Trust where it is known, and the predictor's own statistics, all as ranks."""
-    parts = basis.parts if isinstance(basis, FittedSum) else (basis,)
+    parts = () if basis is None else basis.summands
     fitted = [item for part in parts for item in getattr(part, "of", ())]
     others = [item.statistic for item in fitted if isinstance(item, FittedStatistic)]
     chosen: dict[type[Statistic], Statistic] = {}

@@ -234,8 +234,8 @@ class ConditionalConformal(Predictor):
     @property
     def is_class_conditional(self) -> bool:
         """Whether an indicator of each class is in the function class, without a penalty."""
-        parts = self.basis.parts if isinstance(self.basis, Sum) else (self.basis,)
-        return self.per_class or Classes() in parts
+        basis = self.basis
+        return self.per_class or (isinstance(basis, Basis) and Classes() in basis.summands)
 
     @property
     def smallest_alpha(self) -> float:
