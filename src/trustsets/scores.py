@@ -471,7 +471,7 @@ def _lead(ranked: Floats) -> Floats:
     return lead
 
 
-def label_ranks(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
+def label_positions(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
     """0-based rank of each label by probability, shape (n,): the order by score."""
     codes = outputs.require_labels("Rank")
 

@@ -579,7 +579,7 @@ def fit_quantile_process(
     alphas : (A,) array, optional
         Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
     """
-    grid = default_alphas() if alphas is None else _read_alphas(alphas)
+    grid = default_alphas() if alphas is None else _read_grid(alphas)
     first = build_problem(phi_calib, scores_calib, float(grid[0]))
     fits: list[Any] = [None] * len(grid)
 
@@ -595,7 +595,7 @@ def fit_quantile_process(
     return QuantileProcess(grid, tuple(fits))
 
 
-def _read_alphas(alphas: ArrayLike) -> FloatArray:
+def _read_grid(alphas: ArrayLike) -> FloatArray:
     grid = np.array(alphas, dtype=np.float64)
     inside = grid.ndim == 1 and len(grid) > 0 and bool(np.all((grid > 0.0) & (grid < 1.0)))
     if not inside or np.any(np.diff(grid) <= 0.0):

@@ -302,7 +302,7 @@ def label_ranks(outputs: ModelOutputs) -> Ints:
 
     Among equal outputs the lower column comes first, as in the scores.
     """
-    return 1 + scores.label_ranks(outputs)
+    return 1 + scores.label_positions(outputs)
 
 
 @final

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trustsets._arrays import Codes, Floats, read_only
 from trustsets._draws import Stream, row_uniforms
 from trustsets._parameters import Alphas, check_arguments
-from trustsets.basis import Basis, Classes, FittedBasis, Polynomial, Sum
+from trustsets.basis import Basis, Classes, FittedBasis, Polynomial
 from trustsets.errors import InputError
 from trustsets.learned import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.outputs import ModelOutputs, SupportsTrust
@@ -28,7 +28,7 @@ from trustsets.predictors.quantiles import (
     nested_thresholds,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, Score, Softmax, label_ranks
+from trustsets.scores import APS, Score, Softmax, label_positions
 from trustsets.sets import PredictionSets
 from trustsets.status import Status, Thresholds, worst_status
 from trustsets.storage import require, require_numbers, storable
@@ -108,7 +108,7 @@ class FittedFunctions:
             )
         limits = self.size_limits
         if limits is not None:
-            ranks = label_ranks(state.recalibrated(outputs), state.temperature)
+            ranks = label_positions(state.recalibrated(outputs), state.temperature)
             limits = replace(limits, label_ranks=np.concatenate([limits.label_ranks, ranks]))
         phi = np.vstack([self.phi, self.basis.design(outputs)])
         return replace(self, phi=phi, size_limits=limits, starts=())
@@ -299,8 +299,8 @@ class ConditionalConformal(Predictor):
             seen = ~fitted.unseen_groups(tuning)
             if seen.any():
                 limits = SizeLimits.fit(
-                    label_ranks(state.recalibrated(calibration), state.temperature),
-                    label_ranks(state.recalibrated(tuning), state.temperature)[seen],
+                    label_positions(state.recalibrated(calibration), state.temperature),
+                    label_positions(state.recalibrated(tuning), state.temperature)[seen],
                     fitted.design(tuning)[seen],
                     scores,
                 )

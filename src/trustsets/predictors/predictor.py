@@ -238,7 +238,7 @@ class Predictor(Estimator, ABC):
         if alphas is not None:
             if not self._takes_alphas:
                 raise InputError("alphas of calibration samples are for ConditionalConformal.")
-            alphas = _read_alphas(alphas, "alphas", len(outputs))
+            alphas = _alphas_of_samples(alphas, "alphas", len(outputs))
         calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
         is_reused = tuning is calibration
         bias = _resolve_class_bias(self._default_class_bias(), tuning)
@@ -305,12 +305,12 @@ class Predictor(Estimator, ABC):
             if isinstance(alpha, list | tuple) or np.ndim(alpha) or sample_alphas is not None:
                 raise InputError("max_size takes one alpha for all samples, the smallest of any.")
             check_arguments(Positive, max_size=max_size)
-        alphas, is_single = _read_alpha(alpha)
+        alphas, is_single = _nested_alphas(alpha)
         recalibrated, scores = self._score(outputs)  # of all classes, shape (m, K)
         if max_size is not None:
             return self._sized_sets(outputs, scores, alphas[0], int(max_size))
         if sample_alphas is not None:
-            levels = _read_alphas(sample_alphas, "sample_alphas", len(outputs))
+            levels = _alphas_of_samples(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
             return replace(self._sets(recalibrated, scores, thresholds, 1.0), alpha=levels)
         thresholds = self._thresholds(outputs, scores, alphas)
@@ -1016,7 +1016,7 @@ def _joined(parts: list[Thresholds]) -> Thresholds:
     )
 
 
-def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
+def _nested_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
     """The alphas, and whether a single one was given."""
     if type(alpha) is float and 0.0 < alpha <= _LARGEST_USUAL_ALPHA:
         return (alpha,), True
@@ -1036,7 +1036,7 @@ def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
     return alphas, is_single
 
 
-def _read_alphas(alphas: Any, name: str, n: int) -> Floats:
+def _alphas_of_samples(alphas: Any, name: str, n: int) -> Floats:
     """One number strictly between 0 and 1 for each of n samples."""
     values = column(alphas, name, n)
     if values.dtype.kind != "f":
