@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from report_cases import CLASSES, render_report, sets_that_cover
 
 from trustsets import Bins, Confidence, Groups, ModelOutputs, Trust, compare, evaluate, write_report
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, RankBins, number_of
+from trustsets.metrics import Estimate, Evaluation, RankBins, number_of
 from trustsets.report import (
     bin_lists,
     divisions,
@@ -235,6 +236,9 @@ def test_charts_place_numbers_where_they_belong(case):
         places = (mark.floor, mark.low, mark.low + mark.width, mark.value)
         numbers = (gap.floor, gap.lower, gap.upper, gap.value)
         assert [place * end / 100.0 for place in places] == pytest.approx(numbers, abs=1e-3)
+    gap = Estimate(value=1.0, lower=0.5, upper=2.0, floor=40.0)
+    small = gap_chart({"a": SimpleNamespace(tables={"class": SimpleNamespace(gap=gap)})}, ["class"])
+    assert small.rows[0][1][0].floor <= 100.0
     bars = [bar for _, row in size_chart(case.results) for bar in row]
     assert max(width for _, width, _ in bars) == 100.0
 

@@ -249,6 +249,9 @@ def test_bins_that_no_method_can_cover_are_not_judged(case):
     assert {"conf_rank", "size_strata"} <= set(result.tables)
     assert list(judge(result).low)[:2] == ["class", "group:site"]
     assert set(judge(result).low) == {"class", "group:site", "conf_trust", "conf_frequency"}
+    half = sets_that_cover(np.arange(len(case.outputs)) % 2 > 0, case.outputs)
+    low = {"standard": evaluate(half, case.outputs, n_bootstrap=1)}
+    assert "on the command line --set per_class=true" in said(low, case.predictors)[3]
 
 
 # ---- Advice -------------------------------------------------------------------------------------

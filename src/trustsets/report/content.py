@@ -376,7 +376,8 @@ def gap_chart(evaluations: Evaluations, names: Sequence[str]) -> GapChart:
         ]
         for name in names
     }
-    axis = ticks(max((gap.upper for row in gaps.values() for *_, gap in row), default=1.0))
+    ends = [end for row in gaps.values() for *_, gap in row for end in (gap.upper, gap.floor)]
+    axis = ticks(max(filter(math.isfinite, ends), default=1.0))
 
     def position(value: float) -> float:
         return round(100.0 * value / axis[-1], 3)

@@ -397,7 +397,7 @@ def _remedies(tables: Sequence[str], who: str) -> list[str]:
     columns = ", ".join(repr(name) for name in groups)
     words = {
         "class": f"For the classes{who}: ConditionalConformal(per_class=True), on the command line "
-        "--per-class, guarantees class-conditional coverage.",
+        "--set per_class=true, guarantees class-conditional coverage.",
         "groups": f"For the groups{who}: MondrianConformal(by=Groups({columns})), or a basis with "
         f"Groups({columns}), guarantees group-conditional coverage.",
         "conf_trust": f"For confidence and trust{who}: ConditionalConformal with a trust score "
