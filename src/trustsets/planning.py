@@ -90,6 +90,8 @@ def plan(
     """
     alpha = check_alpha(alpha)
     check_arguments(Open, within=within, probability=probability)
+    if within >= 1.0 - alpha:
+        raise InputError(f"within must be less than the coverage {1.0 - alpha:g}; got {within:g}.")
     if n is not None:
         check_arguments(Annotated[int, whole(1, MOST_SAMPLES)], n=n)
     outputs = None if outputs is None else require_outputs(outputs, "outputs")
