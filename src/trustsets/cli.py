@@ -391,6 +391,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
+    if hasattr(sys.stdout, "reconfigure"):
+        # Names come from files, and a terminal may lack their letters.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _plain_warnings():
             app(args=words, prog_name="trustsets")

@@ -1,6 +1,7 @@
 """What reaches a terminal, a spreadsheet or a closed pipe: nothing that acts, and no traceback."""
 
 import csv
+import io
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from outputs_files import simulated
 
-from trustsets.cli import visible
+from trustsets.cli import main, visible
 from trustsets.files import open_outputs
 
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
@@ -53,6 +54,15 @@ def test_names_do_nothing_on_any_terminal_path(run, folder):
         assert done.code == code, done.err
         assert not acts(done.out, done.err), command
         assert "\\x1b[2J" in done.out + done.err or "nothing" in done.err
+
+
+def test_letters_that_the_terminal_lacks_are_written_out(folder, monkeypatch):
+    """It was another error, with exit code 2, after the state of a monitor was saved."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    np.savez("new.npz", **dict(np.load("test.npz")) | {"classes": np.array([*"猫犬鳥魚牛"])})
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "new.npz"])
+    assert not ended.value.code and rb"class \u" in sys.stdout.buffer.getvalue()
 
 
 def test_cells_of_a_table_are_no_formulas(run, folder):
