@@ -14,8 +14,8 @@ from trustsets._parameters import check_arguments
 from trustsets.errors import InputError
 
 _MOST_LISTED = 20
-# Integers that fit 64 bits, as Python writes them.
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+# Integers that fit 64 bits, as Python writes them: "007" is a name.
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def needed(module: str, purpose: str, extra: str = "tables") -> Any:
@@ -62,8 +62,26 @@ def class_names(parts: Sequence[str]) -> Array:
         raise InputError(
             f"two columns are of the class {twice!r}; give patterns that match it once."
         )
-    whole = all(map(_WHOLE.fullmatch, parts))
+    whole = all(map(WHOLE.fullmatch, parts))
     return np.array([int(part) for part in parts] if whole else list(parts))
+
+
+def _without_zeros(text: str) -> str:
+    """Return 3 for 3.0, which tools write where other values are missing; else the text itself."""
+    whole, _, zeros = text.partition(".")
+    return whole if zeros and not zeros.strip("0") and WHOLE.fullmatch(whole) else text
+
+
+def as_known(values: Iterable[Any], known: Sequence[Any]) -> list[Any]:
+    """Values as the known name of the same text, or else of the same whole number, if any."""
+    names = {_without_zeros(str(name)): name for name in known}
+    names |= {str(name): name for name in known}
+    return [
+        value
+        if value is None
+        else names.get(str(value), names.get(_without_zeros(str(value)), value))
+        for value in values
+    ]
 
 
 def listed(names: Sequence[str]) -> str:

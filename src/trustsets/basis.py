@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Codes, Floats, floating_matrix, group_column, texts_of
 from trustsets._blocks import for_each_block, one_blas_thread
+from trustsets._frames import as_known
 from trustsets._parameters import NotNegative, Positive, Rule, check_arguments, check_fields, whole
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -716,17 +717,21 @@ class FittedGroups(FittedPartition):
         """Number of combinations seen."""
         return len(self.combinations)
 
+    def _read(self, outputs: ModelOutputs) -> list[list[str]]:
+        """Values of each column; 3.0 is 3 where only one of them was seen."""
+        texts = _texts(outputs, self.columns, self.custom)
+        return [as_known(*pair) for pair in zip(texts, self.values, strict=True)]
+
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
         code_of = {combination: code for code, combination in enumerate(self.combinations)}
-        table = zip(*_texts(outputs, self.columns, self.custom), strict=True)
+        table = zip(*self._read(outputs), strict=True)
         return np.array([code_of.get(row, -1) for row in table], dtype=np.int64)
 
     def _codes(self, outputs: ModelOutputs) -> list[Codes]:
         """Number of each sample's value by column; that past the last for one never seen."""
         codes = []
-        texts = _texts(outputs, self.columns, self.custom)
-        for column, values in zip(texts, self.values, strict=True):
+        for column, values in zip(self._read(outputs), self.values, strict=True):
             code_of = {value: code for code, value in enumerate(values)}
             codes.append(np.array([code_of.get(text, len(values)) for text in column], np.int64))
         return codes

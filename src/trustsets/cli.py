@@ -277,8 +277,8 @@ _TRAIN = (
 )
 _METHOD = (
     "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
-    "paper or naive (CONDITIONAL and NAIVE as the paper's authors run them, with their trust "
-    "score; --set neighbour=1 --set squared=false takes the usual one)."
+    "or paper (CONDITIONAL as the paper's authors run it, with their trust score; --set "
+    "neighbour=1 --set squared=false takes the usual one)."
 )
 _SCORE = "aps, raps, saps, topk, softmax (or lac) or margin. Default: the method chooses."
 _BASIS = (
@@ -550,8 +550,9 @@ def calibrate(
 
     check_output(output, (_MODEL,), [outputs, options.train, options.classes])
     with console.progress("Calibrating", None):
-        predictor = _calibrated(outputs, options, "calibration")
-    storage.write(output, predictor, {"trustsets": __version__, "columns": options.columns})
+        predictor, features = _calibrated(outputs, options, "calibration")
+    note = {"trustsets": __version__, "columns": options.columns, "features": features}
+    storage.write(output, predictor, note)
     summary = predictor.summary()
     result = {
         "output": str(output),
@@ -590,7 +591,7 @@ def audit(
 
     check_output(output, (".html",), [outputs, options.train, options.classes])
     with console.progress("Auditing", None):
-        predictor = _calibrated(outputs, options, "an audit", always_trust=True)
+        predictor, _ = _calibrated(outputs, options, "an audit", always_trust=True)
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
         regions = find_regions(sets, left_out)
         risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
@@ -603,10 +604,7 @@ def audit(
             sets=sets,
             regions=regions,
             title="Audit",
-            details={
-                "Outputs": str(outputs),
-                "Tuning samples, not audited": predictor.n_tuning_,
-            },
+            details={"Outputs": str(outputs), "Tuning samples, not audited": predictor.n_tuning_},
         )
     if console.json:
         console.print_json({"evaluation": evaluation.to_dict(), "regions": regions.to_dict()})
@@ -617,27 +615,21 @@ def audit(
 
 def _calibrated(
     outputs: Path, options: MethodOptions, purpose: str, *, always_trust: bool = False
-) -> "Predictor":
-    """The predictor that the options describe, calibrated with labelled outputs."""
-    from trustsets.files import open_outputs, read_classes, read_training, split_names
-    from trustsets.recipes import (
-        AUTHORS_METHODS,
-        AUTHORS_TRUST,
-        make_predictor,
-        method_name,
-        uses_trust,
-        warn_of_unused_groups,
-    )
+) -> "tuple[Predictor, list[str]]":
+    """The predictor that the options describe, calibrated; the columns of its features."""
+    from trustsets import recipes
+    from trustsets.files import naming, open_outputs, read_classes, read_training, split_names
     from trustsets.trust import TrustScore
 
     names = None if options.classes is None else read_classes(options.classes)
-    groups, columns = split_names(options.group or ()), options.columns
-    source = open_outputs(outputs, groups=groups, classes=names, columns=columns)
+    columns = options.columns
+    source = open_outputs(outputs, groups=options.group or (), classes=names, columns=columns)
+    groups = split_names(options.group or (), source.groups)
     samples = source.read_labelled(purpose)
     basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
     parameters = _parameters(options.set or ())
-    trust, method = None, method_name(options.method)
-    could_use_trust = uses_trust(method, basis, statistics)
+    trust, method = None, recipes.method_name(options.method)
+    could_use_trust = recipes.uses_trust(method, basis, statistics)
     lacks_trust = could_use_trust and samples.trust is None and options.train is None
     wants_trust = samples.trust is None and (could_use_trust or always_trust)
     if options.train is not None and wants_trust:
@@ -647,7 +639,7 @@ def _calibrated(
                 "embeddings with the logits, name their columns (--feature-columns), or leave out "
                 "--train."
             )
-        features, labels = read_training(options.train, samples.classes, columns)
+        train = read_training(options.train, samples.classes, columns, source.feature_names)
         if outputs.samefile(options.train):
             warnings.warn(
                 f"{options.train} is both the calibration file and the training file. Coverage is "
@@ -656,17 +648,17 @@ def _calibrated(
                 TrustSetsWarning,
                 stacklevel=2,
             )
-        chosen = {name: parameters.pop(name) for name in AUTHORS_TRUST if name in parameters}
-        usual = AUTHORS_TRUST if method in AUTHORS_METHODS else {}
-        trust = TrustScore(**(usual | chosen)).fit(features, labels)
+        chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
+        usual = recipes.AUTHORS_TRUST if method in recipes.AUTHORS_METHODS else {}
+        trust = TrustScore(**(usual | chosen)).fit(*train)
     elif options.train is not None:
         console.say("--train is not used: the outputs have trust, or the method does without it.")
-    if lacks_trust and ("trust" in statistics or method in AUTHORS_METHODS):
+    if lacks_trust and ("trust" in statistics or method in recipes.AUTHORS_METHODS):
         raise InputError(
             "the trust score needs training samples: give a file with their features and "
             "labels (--train FILE)."
         )
-    predictor = make_predictor(
+    predictor = recipes.make_predictor(
         method,
         score=options.score,
         trust=trust,
@@ -676,12 +668,15 @@ def _calibrated(
         n=len(samples),
         **parameters,
     )
-    predictor.calibrate(samples.with_trust(trust))
+    if reason := predictor.batch_dependence:
+        raise InputError(f"{reason} (--method mondrian). In Python, it predicts all at once.")
+    with naming(outputs):
+        predictor.calibrate(samples.with_trust(trust))
     if lacks_trust:
         console.say("There are no training samples (--train), so trust is not used.")
     if method != "class":
-        warn_of_unused_groups(predictor, groups)
-    return predictor
+        recipes.warn_of_unused_groups(predictor, groups)
+    return predictor, [*source.feature_names]
 
 
 def _parameters(items: Sequence[str]) -> dict[str, Any]:
@@ -932,7 +927,7 @@ def explore(
                 browser=browser,
             )
     try:
-        console.print_lines([explorer.url])
+        console.print_lines([json.dumps({"url": explorer.url}) if console.json else explorer.url])
         console.say("The explorer is at this address, for this machine alone. Ctrl-C ends it.")
         explorer.wait()
     except KeyboardInterrupt:
@@ -965,16 +960,16 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
-    from trustsets.files import check_output, open_for_model, read_late_labels, remembered_columns
+    from trustsets import files
     from trustsets.monitor import Monitor
     from trustsets.predictors import load
     from trustsets.storage import digest, locked
 
     if outputs is not None and labels is not None:
         raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")
-    check_output(state, (_MODEL,), [model, outputs, labels, reference])
-    options: dict[str, Any] = {"alpha": alpha, "false_alarm": false_alarm}
-    asked = {name: value for name, value in options.items() if value is not None}
+    files.check_output(state, (_MODEL,), [model, outputs, labels, reference])
+    options = (("alpha", alpha), ("false_alarm", false_alarm))
+    asked: dict[str, Any] = {name: value for name, value in options if value is not None}
     # The state is replaced as a whole after the batch was taken, and it remembers the batch: a run
     # that was killed is repeated by the same command.
     with locked(state.absolute().parent / f".{state.name}.lock", state):
@@ -982,7 +977,7 @@ def monitor(
         if not state.exists():
             samples = None
             if reference is not None:
-                samples = open_for_model(reference, predictor, model).read_all()
+                samples = files.open_for_model(reference, predictor, model).read_all()
             watch = Monitor(predictor, reference=samples, **asked)
         elif asked:
             raise InputError(
@@ -991,22 +986,26 @@ def monitor(
             )
         else:
             watch = Monitor.load(state, predictor)
-        n_before = len(watch.batches)
+        n_batches, n_waiting = len(watch.batches), 0
         if outputs is not None:
-            source = open_for_model(outputs, predictor, model)
+            source = files.open_for_model(outputs, predictor, model)
             samples = source.read_all()
             ids = source.ids["id"].read_names() if "id" in source.ids else None
-            batch = digest(samples.logits, samples.features, samples.labels, ids)
-            watch.observe(samples, ids=ids, batch=batch)
+            texts = None if ids is None else ids.astype(str)
+            batch = digest(samples.logits, samples.features, samples.labels, texts)
+            with files.naming(outputs):
+                watch.observe(samples, ids=ids, batch=batch)
+            if len(watch.batches) == n_batches:
+                console.say("This batch was counted before.")
         if labels is not None:
-            ids, late = read_late_labels(labels, predictor.classes_, remembered_columns(model))
-            watch.label(ids, late, batch=digest(ids, late))
-        is_new = len(watch.batches) > n_before
-        if is_new or not state.exists():
+            columns = files.remembered_columns(model)["columns"]
+            ids, late = files.read_late_labels(labels, predictor.classes_, columns)
+            with files.naming(labels):
+                n_waiting = watch.label(ids, late, batch=digest(ids.astype(str), late.astype(str)))
+            console.say(f"{n_waiting:,} of {ids.size:,} ids were waiting for their label.")
+        if n_waiting or len(watch.batches) > n_batches or not state.exists():
             watch.save(state)
     verdict = watch.verdict()
-    if (outputs or labels) and not is_new:
-        console.say("This batch was counted before.")
     if console.json:
         console.print_json(verdict.to_dict())
     else:

@@ -16,9 +16,10 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, final
@@ -37,7 +38,7 @@ from trustsets._arrays import (
     to_numpy,
 )
 from trustsets._arrays import column as one_per_sample
-from trustsets._frames import as_names, class_names, listed, match_columns, needed
+from trustsets._frames import WHOLE, as_known, as_names, class_names, listed, match_columns, needed
 from trustsets._parameters import check_alpha
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError
@@ -86,7 +87,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 # What zipfile and NumPy raise on damaged files.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error,
-    OSError, OverflowError, ValueError,
+    OSError, OverflowError, TypeError, ValueError,
 )  # fmt: skip
 _ENCRYPTED = 1
 # Compression that real outputs never reach; constant arrays may, and zip bombs do.
@@ -94,9 +95,8 @@ _LARGEST_RATIO = 500
 # An array smaller than this is no danger, however it is packed.
 _SMALL = 64 << 20
 _DELIMITERS = ",;\t|"
-# Integers as Python writes them; "007" is a name. Tools with missing values append ".0".
-_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
-_ROUND = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0+)?")
+# Types of Arrow whose values NumPy has, where none is missing.
+_PLAIN = re.compile("u?int|halffloat|float|double|bool")
 # Rows of a Parquet file that are decoded at a time.
 _BATCH_ROWS = 1 << 14
 # Rows in which the length of the lists of a column is looked for.
@@ -148,6 +148,11 @@ class OutputsFile:
     def n_classes(self) -> int:
         """Number of classes K."""
         return self.values.shape[1]
+
+    @property
+    def feature_names(self) -> Sequence[str]:
+        """Columns of a table that the features came from; none if they are one array."""
+        return () if self.features is None else self.features.parts
 
     def read(
         self, start: int = 0, stop: int | None = None, *, features: bool = True
@@ -212,6 +217,7 @@ def open_outputs(
     classes: Any = None,
     columns: Mapping[str, str] = _USUAL_COLUMNS,
     if_present: bool = False,
+    feature_names: Sequence[str] = (),
 ) -> OutputsFile:
     """Open outputs: `.npz`, `.parquet`, `.safetensors`, `.csv`, a folder of `.npy` files, a table.
 
@@ -231,6 +237,8 @@ def open_outputs(
         ``p_*``; what ``*`` stands for names the classes.
     if_present : bool
         Use `columns` only where the table has them, as those that a model remembers.
+    feature_names : sequence of str, optional
+        The columns that the features must have in a table, where they may have any order.
 
     Examples
     --------
@@ -242,7 +250,7 @@ def open_outputs(
     (3, ModelOutputs(n=2, K=3, labels))
     """
     path = Path("table") if flavour_of(source) else storage.check_path(source)
-    with _naming(path):
+    with naming(path):
         arrays = open_columns(source)
         matched = _match(arrays, columns, if_present)
         group_columns = {
@@ -250,12 +258,11 @@ def open_outputs(
             for name, column in arrays.items()
             if name.startswith(_GROUP) and name != _GROUP
         }
-        for group in split_names(groups):
+        for group in split_names(groups, {*group_columns, *arrays}):
             if group not in group_columns:
                 group_columns[group] = _required(arrays, group, "group column")
-        copied = {name: _required(arrays, name, "column to copy") for name in split_names(ids)}
-        if "id" in arrays:
-            copied["id"] = arrays["id"]
+        wanted = [*split_names(ids, arrays), *({"id"} & arrays.keys())]
+        copied = {name: _required(arrays, name, "column to copy") for name in wanted}
         labels, stored = _array(arrays, "label", matched), _read_class_names(arrays, matched)
         names = stored if classes is None else to_numpy(classes, "classes")
         kind, values, column_classes = _values(arrays, matched, columns, names)
@@ -277,7 +284,7 @@ def open_outputs(
             path=path,
             kind=kind,
             values=values,
-            features=_array(arrays, "features", matched),
+            features=_array(arrays, "features", matched, feature_names),
             labels=labels,
             trust=_array(arrays, "trust", matched),
             groups=group_columns,
@@ -295,7 +302,7 @@ _Matched = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
-def _naming(path: StrPath) -> Iterator[None]:
+def naming(path: StrPath) -> Iterator[None]:
     """Put the name of the file before errors that lack it."""
     try:
         yield
@@ -318,7 +325,7 @@ def _match(
     for kind, usual in _USUAL.items():
         if kind in columns:
             with suppress(InputError) if if_present else nullcontext():
-                matched[kind] = match_columns(names, split_names([columns[kind]]), kind)
+                matched[kind] = match_columns(names, split_names([columns[kind]], names), kind)
         for pattern in usual:
             if kind not in matched:
                 with suppress(InputError):
@@ -326,19 +333,29 @@ def _match(
     return matched
 
 
-def _array(arrays: _Arrays, kind: str, matched: _Matched) -> "Column | None":
-    """The array of a kind, or the matrix of its columns, if there is one."""
+def _array(
+    arrays: _Arrays, kind: str, matched: _Matched, names: Sequence[str] = ()
+) -> "Column | None":
+    """The array of a kind, or the matrix of its columns, those of `names` in their order."""
     if kind not in matched:
         return None
-    if _is_array(kind, matched):
+    if _is_array(arrays, kind, matched):
         return arrays[next(iter(matched[kind]))]
-    return stacked(kind, [arrays[name] for name in matched[kind]])
+    # Tools write feature_10 before feature_2, and no shape shows that.
+    if names and (odd := {*names} ^ {*matched[kind]}):
+        raise InputError(
+            f"{kind} must be in the same columns as for the calibration; {min(odd)!r} is in one of "
+            "the two files only."
+        )
+    return stacked(kind, [arrays[name] for name in names or matched[kind]])
 
 
-def _is_array(kind: str, matched: _Matched) -> bool:
+def _is_array(arrays: _Arrays, kind: str, matched: _Matched) -> bool:
     """Whether this is one array, and not columns to put side by side."""
-    parts = matched[kind]
-    return len(parts) == 1 and (kind == "label" or next(iter(parts)) in _USUAL[kind])
+    if len(matched[kind]) != 1:
+        return False
+    (name,) = matched[kind]
+    return kind == "label" or name in _USUAL[kind] or len(arrays[name].shape) > 1
 
 
 def _values(
@@ -357,7 +374,7 @@ def _values(
             "(--probability-columns 'p_*')."
         )
     parts = matched[kind]
-    if _is_array(kind, matched):
+    if _is_array(arrays, kind, matched):
         return kind, arrays[next(iter(parts))], None
     matrix = stacked(kind, [arrays[name] for name in parts])
     if classes is not None:
@@ -376,8 +393,8 @@ def _required(arrays: _Arrays, name: str, what: str) -> "Column":
     return arrays[name]
 
 
-def split_names(items: Any) -> list[str]:
-    """Names from a list in which a text may itself be a list with commas.
+def split_names(items: Any, present: Container[str] = ()) -> list[str]:
+    """Names from a list in which a text may itself be a list with commas, if it is not `present`.
 
     Examples
     --------
@@ -387,7 +404,8 @@ def split_names(items: Any) -> list[str]:
     texts = as_names(items, "names of columns")
     if not all(isinstance(text, str) for text in texts):
         raise InputError(f"names of columns must be texts; got {texts!r:.60}.")
-    parts = [part.strip() for text in texts for part in text.split(",")]
+    split = ([text] if text in present else text.split(",") for text in texts)
+    parts = [part if part in present else part.strip() for part in chain.from_iterable(split)]
     return [part for part in dict.fromkeys(parts) if part]
 
 
@@ -417,10 +435,11 @@ def _read_labels(
         raise column.error(
             "must hold integers or texts, and none missing; its type is float. Convert it."
         )
-    if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
+    kind = labels.dtype.kind
+    if classes is None or kind not in "Oiu" or (kind != "O" and classes.dtype.kind in "iub"):
         return labels
-    if any(str(name).lstrip("-").isdecimal() for name in classes):
-        return labels.astype(str)
+    if kind == "O" or any(re.fullmatch(r"-?\d+(\.0*)?", str(name)) for name in classes):
+        return np.array(as_known(labels.tolist(), classes.tolist()), dtype=object)
     wrong = (labels < 0) | (labels >= classes.size)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -445,7 +464,7 @@ def _read_class_names(arrays: _Arrays, matched: _Matched) -> Array | None:
 def read_classes(path: StrPath) -> Array:
     """Class names from a text file with one on each line."""
     try:
-        lines = plain_file(path).read_text(encoding="utf-8").rstrip("\n").splitlines()
+        lines = plain_file(path).read_text(encoding="utf-8-sig").rstrip("\n").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
     return np.array(lines, dtype=str)
@@ -455,7 +474,7 @@ def read_late_labels(
     path: StrPath, classes: Array, columns: Mapping[str, str] = _USUAL_COLUMNS
 ) -> tuple[Array, Array]:
     """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
-    with _naming(path):
+    with naming(path):
         arrays = open_columns(path)
         ids = _required(arrays, "id", "array")
         matched = _match(arrays, columns, if_present=True)
@@ -466,18 +485,21 @@ def read_late_labels(
 
 
 def read_training(
-    path: StrPath, classes: Array | None = None, columns: Mapping[str, str] = _USUAL_COLUMNS
+    path: StrPath,
+    classes: Array | None = None,
+    columns: Mapping[str, str] = _USUAL_COLUMNS,
+    feature_names: Sequence[str] = (),
 ) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed.
 
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
-    in `classes`, which has all classes that there are.
+    in `classes`, which has all classes that there are; `feature_names` are as in `open_outputs`.
     """
     classes = None if classes is None else check_classes(classes, None, np.size(classes))
-    with _naming(path):
+    with naming(path):
         arrays = open_columns(path)
         matched = _match(arrays, columns, if_present=True)
-        features = _array(arrays, "features", matched)
+        features = _array(arrays, "features", matched, feature_names)
         if features is None:
             raise InputError(
                 "there is no array 'features', which the trust score needs of the training "
@@ -560,7 +582,8 @@ def predict_file(
         with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
             for start, stop in source.blocks():
                 samples = source.read(start, stop, features=predictor.uses_features)
-                sets = predictor.predict_set(samples, alpha, max_size=max_size)
+                with naming(source.path):
+                    sets = predictor.predict_set(samples, alpha, max_size=max_size)
                 block: dict[str, Any] = {_ROW: list(range(start, stop))}
                 for name, column in source.ids.items():
                     block[name] = column.read_names(start, stop).tolist()
@@ -570,7 +593,7 @@ def predict_file(
                 yield block
                 advance(stop - start)
 
-    write = _writer(target, predictor.classes_)
+    write = _writer(target, predictor.classes_, source.ids)
     with storage.atomic_path(target) as temporary:
         write(temporary, blocks())
     return {
@@ -620,14 +643,7 @@ def predict_table(
     _check_table(table)
     if not isinstance(predictor, Predictor):
         raise InputError(f"predictor must be calibrated; got {type(predictor).__name__}.")
-    alpha, classes = check_alpha(alpha), predictor.classes_
-    types = {
-        "set": pa.list_(pa.array(classes.tolist()).type),
-        "size": pa.int32(),
-        "threshold": pa.float64(),
-        "status": pa.string(),
-        "alpha": pa.float64(),
-    }
+    alpha, types = check_alpha(alpha), _result_types(predictor.classes_)
     if table.num_rows:
         source = replace(open_for_model(table, predictor, ids=ids), labels=None)
         if predictor.draws_at_random and source.row is None:
@@ -641,12 +657,21 @@ def predict_table(
     else:
         # Engines pass empty partitions; their results must have the columns of the others.
         added = {name: [] for name in types}
-        wanted = dict.fromkeys([_ROW, *split_names(ids), "id"])
+        wanted = dict.fromkeys([_ROW, *split_names(ids, table.column_names), "id"])
         names = [name for name in wanted if name in table.column_names]
     return pa.table(
         {name: table.column(name) for name in names}
         | {name: pa.array(values, types[name]) for name, values in added.items()}
     )
+
+
+def _result_types(classes: Array) -> dict[str, Any]:
+    """Arrow types of the columns that a result has besides those that are copied."""
+    import pyarrow as pa
+
+    names = pa.list_(pa.array(classes.tolist()).type)
+    types = (names, pa.int32(), pa.float64(), pa.string(), pa.float64())
+    return dict(zip(_RESULT[1:], types, strict=True))
 
 
 def _set_columns(sets: PredictionSets) -> dict[str, list[Any]]:
@@ -676,8 +701,8 @@ def open_for_model(
         groups=[*groups, *predictor.needed_groups],
         ids=ids,
         classes=predictor.classes_,
-        columns=_USUAL_COLUMNS if model is None else remembered_columns(model),
         if_present=True,
+        **({} if model is None else remembered_columns(model)),
     )
     name = "the predictor" if model is None else model
     if reason := predictor.batch_dependence:
@@ -691,18 +716,24 @@ def open_for_model(
     return source
 
 
-def remembered_columns(model: StrPath) -> dict[str, str]:
-    """The columns that a model was calibrated with, as they were named then."""
+def remembered_columns(model: StrPath) -> dict[str, Any]:
+    """The columns that a model was calibrated with, as arguments of `open_outputs`."""
     note = storage.read_note(model)
-    columns = note.get("columns") if isinstance(note, dict) else None
-    return {str(kind): str(text) for kind, text in (columns or {}).items()}
+    columns, names = map((note if isinstance(note, dict) else {}).get, ("columns", "features"))
+    return {
+        "columns": columns if isinstance(columns, dict) else {},
+        "feature_names": [*map(str, names)] if isinstance(names, list) else [],
+    }
 
 
-def _writer(target: Path, classes: Array) -> Callable[[Path, Iterable[Mapping[str, Any]]], None]:
+def _writer(target: Path, classes: Array, ids: Mapping[str, "Column"]) -> Callable[..., None]:
     """What writes blocks of columns by name, end to end; the extension says how."""
     if target.suffix.lower() == ".parquet":
-        needed("pyarrow", f"{target}: a Parquet file")
-        return _write_parquet
+        pa = needed("pyarrow", f"{target}: a Parquet file")
+        # A block may have nothing but missing values, so its own types say little.
+        copied = {name: column.arrow_type for name, column in ids.items()}
+        schema = pa.schema({_ROW: pa.int64()} | copied | _result_types(classes))
+        return partial(_write_parquet, schema)
     barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
     if barred is not None:
         raise InputError(
@@ -712,20 +743,13 @@ def _writer(target: Path, classes: Array) -> Callable[[Path, Iterable[Mapping[st
     return _write_csv
 
 
-def _write_parquet(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
+def _write_parquet(schema: Any, path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    writer = None
-    try:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for block in blocks:
-            table = pa.table(dict(block))
-            if writer is None:
-                writer = pq.ParquetWriter(path, table.schema, compression="zstd")
-            writer.write_table(table.cast(writer.schema))
-    finally:
-        if writer is not None:
-            writer.close()
+            writer.write_table(pa.table(dict(block), schema=schema))
 
 
 def _write_csv(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
@@ -744,11 +768,12 @@ def _cell(value: Any) -> Any:
 
 
 def _no_formula(text: str) -> str:
-    """Spreadsheets run text that starts like a formula; an apostrophe keeps it text."""
+    """Spreadsheets run text that starts like a formula, but no number: an apostrophe stops them."""
     if not text.startswith(_FORMULA_STARTS):
         return text
     try:
-        float(text)
+        for part in text.split(_SEPARATOR):
+            float(part)
     except ValueError:
         return f"'{text}"
     return text
@@ -821,11 +846,12 @@ def open_columns(path: Any) -> "dict[str, Column]":
 class Column:
     """An array of a file, or columns of a table side by side, read by ranges of rows.
 
-    `values` has a shape and gives the rows of a slice. `source` names the file in messages.
+    `values` has a shape and gives the rows of a slice, `source` names the file in messages, and
+    `parts` are the names of columns side by side.
     """
 
-    def __init__(self, source: object, name: str, values: Any) -> None:
-        self.source, self.name, self.values = source, name, values
+    def __init__(self, source: object, name: str, values: Any, parts: Sequence[str] = ()) -> None:
+        self.source, self.name, self.values, self.parts = source, name, values, parts
         self.shape: tuple[int, ...] = tuple(values.shape)
 
     def read_numbers(self, start: int = 0, stop: int | None = None) -> Array:
@@ -838,7 +864,7 @@ class Column:
         return values
 
     def read_names(self, start: int = 0, stop: int | None = None) -> Array:
-        """Rows of integers or texts; missing ones are None or NaN."""
+        """Rows of integers, texts or other objects with a text; missing ones are None or NaN."""
         values = self._rows(start, stop)
         if values.dtype.kind not in "fiubUSO":
             raise self.error(
@@ -854,6 +880,16 @@ class Column:
             raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
         return values
 
+    @property
+    def arrow_type(self) -> Any:
+        """Type of its names in an Arrow table."""
+        import pyarrow as pa
+
+        if isinstance(self.values, _ArrowColumn):
+            return self.values.type
+        dtype = self.read_names(0, 1).dtype.newbyteorder("=")
+        return pa.string() if dtype.kind in "USO" else pa.from_numpy_dtype(dtype)
+
     def _rows(self, start: int, stop: int | None) -> Array:
         with _readable(f"{self.source}: array {self.name!r}", *_DAMAGE):
             return np.array(self.values[start : self.shape[0] if stop is None else stop])
@@ -863,11 +899,11 @@ class Column:
         for row, text in enumerate(texts.tolist()):
             try:
                 # Python reads 1_000 as a number.
-                numbers[row] = float("" if text is None or "_" in text else text)
-            except ValueError:
-                value = f"holds {text!r}" if text else "is empty"
+                numbers[row] = float("" if text is None or "_" in str(text) else text)
+            except (TypeError, ValueError):
+                value = "is empty" if text in (None, "") else f"holds {text!r}"
                 hint = "Fill or drop such rows first."
-                if text is not None and "," in text:
+                if isinstance(text, str) and "," in text:
                     hint = "Write numbers with a decimal point."
                 raise self.error(f"must hold numbers; row {start + row} {value}. {hint}") from None
         return numbers
@@ -889,7 +925,7 @@ def stacked(name: str, columns: Sequence[Column]) -> Column:
         values = _ArrowColumn(values.table, [column.name for column in columns], len(columns))
     else:
         values = _side_by_side([column.read_numbers() for column in columns])
-    return Column(columns[0].source, name, values)
+    return Column(columns[0].source, name, values, [column.name for column in columns])
 
 
 def _side_by_side(columns: Sequence[Array]) -> Array:
@@ -946,7 +982,8 @@ def _map_npy(path: Path) -> Array:
     """An `.npy` file, memory-mapped."""
     with plain_file(path).open("rb") as stream:
         _check_header(stream, path.stat().st_size, f"{path}: array {path.stem!r}")
-    return np.lib.format.open_memmap(path, mode="r")
+    with _readable(path, *_DAMAGE):
+        return np.lib.format.open_memmap(path, mode="r")
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
@@ -1005,13 +1042,9 @@ class _Tensor:
 
 def _cells(cells: Sequence[str]) -> Array:
     """Integers where all cells are, and else texts, None where they are missing."""
-    if all(map(_WHOLE.fullmatch, cells)):
+    if all(map(WHOLE.fullmatch, cells)):
         return np.array(list(map(int, cells)), dtype=np.int64)
-    texts: Array = np.array([cell or None for cell in cells], dtype=object)
-    # A missing value among integers makes other tools write 3.0 for 3.
-    if all(text is None or _ROUND.fullmatch(text) for text in texts):
-        texts[:] = [None if text is None else text.partition(".")[0] for text in texts]
-    return texts
+    return np.array([cell or None for cell in cells], dtype=object)
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
@@ -1023,7 +1056,7 @@ def _read_csv(path: Path) -> dict[str, Array]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
-            delimiter = max(_DELIMITERS, key=first.count)
+            delimiter = max(_DELIMITERS, key=re.sub('"[^"]*"', "", first).count)
             file.seek(0)
             lines = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
             names = [name.strip() for name in next((row for row in lines if row), [])]
@@ -1143,6 +1176,8 @@ class _ArrowColumn:
     def __init__(self, table: _ArrowTable, names: Sequence[str], width: int) -> None:
         self.table, self._names = table, list(names)
         self.shape: tuple[int, ...] = (table.n_rows, width) if width else (table.n_rows,)
+        kind = table.schema.field(self._names[0]).type
+        self.type = kind.value_type if str(kind).startswith("dictionary") else kind
 
     def __getitem__(self, rows: slice) -> Array:
         with self.table.readable():
@@ -1152,9 +1187,11 @@ class _ArrowColumn:
                 return self._matrix(columns[0], rows.start)
             if len(self.shape) == 2:
                 return _side_by_side(list(map(self._numbers, columns, self._names)))
-            if _is_text(kind):
-                return np.array(columns[0].to_pylist(), dtype=object)
-            return self._numbers(columns[0], self._names[0])
+            values, is_plain = columns[0].cast(self.type), _PLAIN.match(str(self.type))
+            if is_plain and not values.null_count:
+                return np.asarray(values.to_numpy())
+            # As floats, large integers would lose digits, and decimals and dates their text.
+            return np.array(values.to_pylist(), dtype=object)
 
     def _matrix(self, values: Any, start: int) -> Array:
         """Lists of numbers as the rows of a matrix."""
@@ -1192,12 +1229,3 @@ def _is_list(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: Any) -> bool:
-    """Whether a type holds texts, or nothing at all, as a column without values does."""
-    from pyarrow import types
-
-    checks = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    return any(check(value) for check in checks)

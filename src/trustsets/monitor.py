@@ -233,7 +233,8 @@ class Monitor:
     ) -> int:
         """Take true classes of samples that wait for them; return how many ids were waiting.
 
-        `batch` and `in_order` are as in `observe`. Unknown identities are ignored.
+        `batch` and `in_order` are as in `observe`, but a batch counts as taken only when all its
+        samples were waiting: until then it may be given again. Unknown identities are ignored.
         """
         if batch is not None and str(batch) in self.batches:
             return 0
@@ -242,8 +243,9 @@ class Monitor:
         order = self._order(len(names), in_order)
         names, codes = names[order], codes[order]
         waiting, labelled = _match(self._state.pending.ids, names)
-        with self._next_batch(batch):
-            self._label_pending(waiting, codes[labelled])
+        if labelled.size:
+            with self._next_batch(batch if labelled.size == len(names) else None):
+                self._label_pending(waiting, codes[labelled])
         return int(labelled.size)
 
     @property

@@ -60,6 +60,11 @@ def test_groups_combine_columns_and_mark_strangers():
     assert fitted.cells(new).tolist() == [2, -1, -1]
     assert fitted.unseen_groups(new).tolist() == [False, False, True]
     assert Groups("age").fit(seen).cells(new).tolist() == [1, 0, 0]
+    # A file with a missing value may have 2.0 for 2; where both were seen, they are two values.
+    texts = with_groups(age=["2.0", "1", "2", "2.5"])
+    assert Groups("age").fit(seen).cells(texts).tolist() == [1, 0, 1, -1]
+    assert Groups("age").fit(texts.take([0, 1])).cells(seen).tolist() == [0, 1, 1]
+    assert Groups("age").fit(texts).cells(texts).tolist() == [2, 0, 1, 3]
 
 
 @pytest.mark.parametrize(

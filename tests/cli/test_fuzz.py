@@ -61,23 +61,21 @@ def header(shape, descr="<f4"):
 
 def zipped(content):
     """An archive whose logits are these bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("logits.npy", content)
+    return holding("bad.npz", file.getvalue())
+
+
+def holding(name, content):
+    """A file of these bytes; in a folder, where the name has one."""
 
     def make(folder):
-        with zipfile.ZipFile(folder / "bad.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("logits.npy", content)
-        return folder / "bad.npz"
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+        return folder / Path(name).parts[0]
 
     return make
-
-
-def pickled_npz(folder):
-    np.savez(folder / "bad.npz", **arrays(logits=np.array([Trap()] * 60, dtype=object)))
-    return folder / "bad.npz"
-
-
-def pickle_called_npz(folder):
-    (folder / "bad.npz").write_bytes(pickle.dumps(Trap()))
-    return folder / "bad.npz"
 
 
 def evil_header():
@@ -118,27 +116,14 @@ def claimed_bytes(folder):
 GIANT = header((10**12, 5)) + bytes(100)
 
 
-def giant_npy(folder):
-    (folder / "bad").mkdir()
-    (folder / "bad" / "logits.npy").write_bytes(GIANT)
-    return folder / "bad"
-
-
-def giant_tensor(folder):
-    text = json.dumps({"logits": {"dtype": "F32", "shape": [10**9, 5], "data_offsets": [0, 8]}})
-    content = struct.pack("<Q", len(text)) + text.encode() + bytes(8)
-    (folder / "bad.safetensors").write_bytes(content)
-    return folder / "bad.safetensors"
+TENSOR = b'{"logits": {"dtype": "F32", "shape": [1000000000, 5], "data_offsets": [0, 8]}}'
 
 
 def lists_that_end(*last):
     """A table of lists of five numbers, and then of these."""
-
-    def make(folder):
-        pq.write_table(pa.table({"logits": [[1.0] * 5] * 58 + [*last]}), folder / "bad.parquet")
-        return folder / "bad.parquet"
-
-    return make
+    file = io.BytesIO()
+    pq.write_table(pa.table({"logits": [[1.0] * 5] * 58 + [*last]}), file)
+    return holding("bad.parquet", file.getvalue())
 
 
 def nan_at(row):
@@ -189,13 +174,16 @@ BAD = {
         npz(logits=None, probabilities=np.ones((60, 5))),
         ["must sum to 1", "row 0"],
     ),
-    "pickle in an npz": (pickled_npz, ["'logits'", "Python objects", "pickle can run code"]),
+    "pickle in an npz": (
+        npz(logits=np.array([Trap()] * 60, dtype=object)),
+        ["'logits'", "Python objects", "pickle can run code"],
+    ),
     "pickle after a header": (
         zipped(header((60, 5)) + pickle.dumps([Trap()] * 60)),
         ["'logits'", "claims shape (60, 5)", "damaged"],
     ),
     "pickle as a member": (zipped(pickle.dumps(Trap())), ["'logits'", "is no NumPy array"]),
-    "pickle called npz": (pickle_called_npz, ["it cannot be read"]),
+    "pickle called npz": (holding("bad.npz", pickle.dumps(Trap())), ["it cannot be read"]),
     "code in a header": (zipped(evil_header()), ["'logits'", "is no NumPy array"]),
     "zip bomb": (
         bomb(zipfile.ZIP_DEFLATED, 128),
@@ -207,8 +195,17 @@ BAD = {
     "texts of no width": (zipped(header((10**12,), "<U0")), ["'logits'", "claims shape"]),
     "no columns": (npz(logits=np.ones((60, 0))), ["'logits'", "not empty"]),
     "claimed giant": (zipped(GIANT), ["'logits'", "claims shape (1000000000000, 5)"]),
-    "claimed giant npy": (giant_npy, ["'logits'", "claims shape (1000000000000, 5)"]),
-    "claimed giant tensor": (giant_tensor, ["it cannot be read"]),
+    "claimed giant npy": (
+        holding("bad/logits.npy", GIANT),
+        ["'logits'", "claims shape (1000000000000, 5)"],
+    ),
+    "truth value as shape": (holding("bad/logits.npy", header((True, 3)) + bytes(12)), ["bad"]),
+    "100 dimensions": (holding("bad/logits.npy", header((1,) * 100) + bytes(4)), ["bad"]),
+    "the largest shape": (holding("bad/logits.npy", header((0, 2**63 - 1))), ["bad"]),
+    "claimed giant tensor": (
+        holding("bad.safetensors", struct.pack("<Q", len(TENSOR)) + TENSOR + bytes(8)),
+        ["it cannot be read"],
+    ),
     # As many numbers in all as rows of five would have.
     "evenly ragged lists": (
         lists_that_end([1.0] * 4, [1.0] * 6),

@@ -59,10 +59,16 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
     later = ["--state", "later.trustsets", "--json"]
     bare = json.loads(run("monitor", "model.trustsets", "bare0.npz", *later).out)
     assert (bare["labelled"], bare["pending"], bare["parts"]) == (0, 200, [])
-    done = json.loads(run("monitor", "model.trustsets", "--labels", "labels0.npz", *later).out)
-    for one, other in zip(done["parts"], json.loads(first.out)["parts"], strict=True):
+    # Labels may come before their samples, are taken when these have come, and then only once.
+    for name, waiting in (("labels1.npz", 0), ("labels0.npz", 200), ("labels0.npz", 0)):
+        done = run("monitor", "model.trustsets", "--labels", name, *later)
+        assert f"{waiting} of 200 ids were waiting" in done.err
+    parts = [json.loads(own.out)["parts"] for own in (done, first)]
+    for one, other in zip(*parts, strict=True):
         # Intervals depend on the order in which labels come.
         assert [one[name] for name in COUNTED] == [other[name] for name in COUNTED]
+    for words in (["bare1.npz"], ["--labels", "labels1.npz"]):
+        assert run("monitor", "model.trustsets", *words, *later).code == 0
     # So may the outputs themselves, again and with labels.
     again = ["--state", "again.trustsets", "--json"]
     for name, labelled in (("bare1.npz", 0), ("batch1.npz", 200)):
@@ -70,7 +76,7 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
             json.loads(run("monitor", "model.trustsets", name, *again).out)["labelled"] == labelled
         )
     shown = run("monitor", "model.trustsets", "--state", "later.trustsets")
-    assert shown.code == 0 and "200 samples in 2 batches" in shown.out
+    assert shown.code == 0 and "400 samples in 4 batches, 400 of them" in shown.out
 
 
 def test_wrong_words_are_one_line(run, folder, batches):

@@ -24,14 +24,18 @@ def simulated(n=300, seed=0, n_classes=5, n_features=4, dtype=np.float32):
     }
 
 
-def write_npz(path, arrays):
-    np.savez(path.with_suffix(".npz"), **arrays)
-    return path.with_suffix(".npz")
+def writer(suffix, write):
+    """What writes a file with this suffix, and returns its path."""
+
+    def to(path, content):
+        write(content, path.with_suffix(suffix))
+        return path.with_suffix(suffix)
+
+    return to
 
 
-def write_compressed(path, arrays):
-    np.savez_compressed(path.with_suffix(".npz"), **arrays)
-    return path.with_suffix(".npz")
+write_npz = writer(".npz", lambda arrays, path: np.savez(path, **arrays))
+write_compressed = writer(".npz", lambda arrays, path: np.savez_compressed(path, **arrays))
 
 
 def write_by_column(path, arrays):
@@ -60,23 +64,19 @@ def arrow_table(arrays, fixed):
     return pa.table(columns)
 
 
-def write_parquet(path, arrays):
-    table = arrow_table(arrays, fixed=False)
-    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=70, data_page_size=500)
-    return path.with_suffix(".parquet")
+def in_pages(arrays, path):
+    pq.write_table(arrow_table(arrays, fixed=False), path, row_group_size=70, data_page_size=500)
 
 
-def write_fixed_parquet(path, arrays):
-    pq.write_table(arrow_table(arrays, fixed=True), path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+def numbers_only(arrays, path):
+    save_file({name: own for name, own in arrays.items() if own.dtype.kind != "U"}, path)
 
 
-def write_tensors(path, arrays):
-    numbers = {name: own for name, own in arrays.items() if own.dtype.kind != "U"}
-    save_file(numbers, path.with_suffix(".safetensors"))
-    return path.with_suffix(".safetensors")
-
-
+write_parquet = writer(".parquet", in_pages)
+write_fixed_parquet = writer(
+    ".parquet", lambda arrays, path: pq.write_table(arrow_table(arrays, fixed=True), path)
+)
+write_tensors = writer(".safetensors", numbers_only)
 WRITERS = {
     "npz": write_npz,
     "compressed npz": write_compressed,

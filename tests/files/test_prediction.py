@@ -1,6 +1,8 @@
 """Sets in files and tables are those of `predict_set`, whatever the format and the batches."""
 
 import csv
+import datetime
+import decimal
 import os
 import stat
 from itertools import pairwise
@@ -28,6 +30,7 @@ from trustsets import (
     StandardConformal,
     TrustScore,
     load,
+    storage,
 )
 from trustsets.errors import InputError
 from trustsets.files import OutputsFile, check_output, open_outputs, predict_file, predict_table
@@ -232,16 +235,42 @@ def test_odd_class_names_come_back(suffix, tmp_path):
             if suffix == ".csv" and text.startswith(("=", "-2|")):
                 text = f"'{text}"  # keeps a spreadsheet from running it; -2 alone is a number
             assert cell == text
-    odd = ModelOutputs(logits=outputs.logits, labels=arrays["labels"], classes=range(5))
-    StandardConformal().calibrate(odd).save(tmp_path / "m.trustsets")
+    odd = ModelOutputs(logits=outputs.logits, labels=arrays["labels"] - 2, classes=range(-2, 3))
+    predictor = StandardConformal().calibrate(odd)
+    predictor.save(tmp_path / "m.trustsets")
     predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
-    assert len(read_back(path)) == 157
+    expected = predictor.predict_set(ModelOutputs(logits=NEW["logits"], classes=range(-2, 3)))
+    for row, members in zip(read_back(path), expected, strict=True):
+        assert [int(member) for member in row["set"]] == members.tolist()
     if suffix == ".csv":
         bars = np.array(["a", "b", "c|d", "e", "f"])
         piped = ModelOutputs(logits=outputs.logits, labels=bars[arrays["labels"]], classes=bars)
         StandardConformal().calibrate(piped).save(tmp_path / "m.trustsets")
         with pytest.raises(InputError, match=r"'c\|d' holds '\|'.*Write \.parquet"):
             predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
+
+
+VALUES = [
+    [2**53 + 1, 2**53 + 3], [True, False], [datetime.date(2024, 1, 31), datetime.date(2024, 2, 1)],
+    [decimal.Decimal("0.10"), decimal.Decimal("12345678901234567.89")], [datetime.time(1)] * 2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", VALUES, ids=str)
+def test_ids_and_groups_of_tables_keep_their_values(values, model, tmp_path, monkeypatch):
+    """Integers with a missing one were floats, truth values 1.0, and dates refused."""
+    ids, blocks, path = [None, None, *values], OutputsFile.blocks, tmp_path / "new.parquet"
+    table = TABLE.slice(0, 4).set_column(TABLE.column_names.index("id"), "id", pa.array(ids))
+    pq.write_table(table, path)
+    # The first block has nothing but missing values, and the type of all.
+    monkeypatch.setattr(OutputsFile, "blocks", lambda source: blocks(source, 2))
+    for suffix, expected in ((".parquet", ids), (".csv", ["", "", *map(str, values)])):
+        predict_file(model, path, tmp_path / f"s{suffix}")
+        assert [row["id"] for row in read_back(tmp_path / f"s{suffix}")] == expected
+    # Groups are those of arrays, with and without missing values.
+    for start, stop in ((0, 4), (2, 4)):
+        groups = open_outputs(path, groups=["id"]).read(start, stop).groups["id"]
+        assert [*map(str, groups[-2:])] == [*map(str, values)]
 
 
 def test_infinite_thresholds_and_sizes_of_their_own(model, tmp_path):
@@ -272,6 +301,10 @@ def test_models_and_outputs_must_fit_together(tmp_path):
         with pytest.raises(InputError, match=message):
             predict_file(model, tmp_path / "new.npz", tmp_path / "sets.csv")
     assert {item.name for item in tmp_path.iterdir()} == {"new.npz", "m.trustsets"}
+    np.savez(tmp_path / "new.npz", **arrays)
+    for note in ({"columns": [1, 2]}, {"columns": "abc"}, {"features": 3}, [1]):
+        storage.write(model, load(model), note)
+        assert predict_file(model, tmp_path / "new.npz", tmp_path / "sets.csv")["n"] == 50
 
 
 def test_an_interrupt_leaves_the_earlier_result(model, tmp_path, monkeypatch):
