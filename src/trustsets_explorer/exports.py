@@ -12,7 +12,7 @@ from trustsets import __all__ as PUBLIC
 from trustsets.basis import Groups, Sum
 from trustsets.predictors import Predictor
 from trustsets_explorer.session import Session
-from trustsets_explorer.state import Setting, State
+from trustsets_explorer.state import State
 
 _FLAGS = {
     "method": "--method",
@@ -27,20 +27,27 @@ def as_python(session: Session, state: State, index: int, names: dict[str, str])
     """A program that makes the sets of a method, those of the page."""
     setting, has_trust = state.settings[index].used, session.trust is not None
     trained = has_trust and "train" in names
-    source = names.get("outputs", "held_out.npz")
+    arguments = [repr(names.get("outputs", "held_out.npz"))]
+    arguments += [f"groups={names['groups']!r}"] if "groups" in names else []
+    arguments += [f"classes=read_classes({names['classes']!r})"] if "classes" in names else []
+    readers = ["open_outputs", *(["read_classes"] if "classes" in names else [])]
+    readers += ["read_training"] if trained else []
     predictor = _constructor(setting.build(session.trust_score), trained)
     used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*PUBLIC}
     used |= {"TrustScore", "evaluate"} if trained else {"evaluate"}
     lines = [
         f"from trustsets import {', '.join(sorted(used))}",
-        "from trustsets.files import open_outputs" + (", read_training" if trained else ""),
+        f"from trustsets.files import {', '.join(readers)}",
         "",
-        f"outputs = open_outputs({source!r}).read()",
+        f"file = open_outputs({', '.join(arguments)})",
+        "outputs = file.read()",
     ]
     if trained:
-        lines.append(
-            f"trust = TrustScore().fit(*read_training({names['train']!r}, outputs.classes))"
-        )
+        columns = "feature_names=file.feature_names"
+        lines += [
+            f"train = read_training({names['train']!r}, outputs.classes, {columns})",
+            "trust = TrustScore().fit(*train)",
+        ]
     lines += [
         f"calibration, test = outputs.split({session.share!r}, seed={state.seed})",
         f"predictor = {predictor}",
@@ -74,20 +81,25 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def as_command(state: State, index: int, names: dict[str, str]) -> str:
+def as_command(session: Session, state: State, index: int, names: dict[str, str]) -> str:
     """Commands that calibrate the method on all held-out samples, and predict new ones."""
-    setting = state.settings[index]
+    recipe = state.settings[index].recipe
+    # Methods that take all groups where none are chosen; a file without names has no more.
+    is_auto = recipe["method"] == "conditional" and recipe["basis"] is None
+    if (is_auto or recipe["method"] == "groups") and "groups" in names:
+        recipe["groups"] = recipe["groups"] or session.parameters.groups
     words = ["trustsets", "calibrate", names.get("outputs", "held_out.npz")]
     words += ["--train", names["train"]] if "train" in names else []
-    words += [*_options(setting), "-o", "model.trustsets"]
+    words += ["--classes", names["classes"]] if "classes" in names else []
+    words += [*_options(recipe), "-o", "model.trustsets"]
     predict = ["trustsets", "predict", "model.trustsets", "new.npz", "--alpha", f"{state.alpha:g}"]
     predict += ["-o", "sets.parquet"]
     return f"{shlex.join(words)}\n{shlex.join(predict)}\n"
 
 
-def _options(setting: Setting) -> list[str]:
+def _options(recipe: dict[str, Any]) -> list[str]:
     words = list[str]()
-    for name, value in setting.recipe.items():
+    for name, value in recipe.items():
         if value is None or value == ():
             continue
         if name in _FLAGS:

@@ -161,7 +161,8 @@ def explore(
     browser : bool
         Open the page in the browser.
     names : dict, optional
-        Paths of the files that the data came from (``outputs``, ``train``), for copied code.
+        Paths of the files that the data came from (``outputs``, ``train``, ``classes``), and
+        the ``groups`` that were named, for copied code.
 
     Examples
     --------
@@ -261,11 +262,17 @@ def explore_files(
     names = None if classes is None else read_classes(classes)
     source = open_outputs(outputs, groups=groups, classes=names)
     held_out = source.read_labelled("the explorer")
-    options: dict[str, Any] = {"names": {"outputs": str(outputs)}}
+    paths = {"outputs": outputs, "train": train, "classes": classes}
+    options: dict[str, Any] = {
+        "names": {name: str(path) for name, path in paths.items() if path is not None}
+    }
+    if groups:
+        options["names"]["groups"] = ",".join(groups)
     if train is not None:
-        options["train"] = read_training(train, held_out.classes)
+        options["train"] = read_training(
+            train, held_out.classes, feature_names=source.feature_names
+        )
         options["trust"] = TrustScore().fit(*options["train"])
-        options["names"]["train"] = str(train)
     if text is not None:
         options["texts"] = _texts(outputs, text)
         if train is not None and text in open_columns(train):

@@ -444,7 +444,7 @@ def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
         case "code":
             return {
                 "python": exports.as_python(session, state, index, shared.names),
-                "command": exports.as_command(state, index, shared.names),
+                "command": exports.as_command(session, state, index, shared.names),
             }
         case _:
             data = exports.saved_predictor(session, state, index)

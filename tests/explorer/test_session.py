@@ -138,9 +138,16 @@ def test_only_the_last_used_values_are_cache():
 
 @pytest.mark.parametrize("setting", SETTINGS[:5])
 def test_copied_code_gives_the_sets_of_the_page(folder, session, setting):
-    names = {"outputs": str(folder / "held_out.npz"), "train": str(folder / "train.npz")}
+    arrays = dict(np.load(folder / "held_out.npz"))
+    (folder / "names.txt").write_text("\n".join(arrays.pop("classes")))
+    np.savez(folder / "bare.npz", site=arrays.pop("group_site"), **arrays)
+    names = {"outputs": "bare.npz", "train": "train.npz", "classes": "names.txt"}
+    names = {name: str(folder / path) for name, path in names.items()} | {"groups": "site"}
     state, scope = state_of(setting), {}
     exec(exports.as_python(session, state, 0, names), scope)
+    command = exports.as_command(session, state, 0, names)
+    assert f"--classes {folder}/names.txt" in command
+    assert ("--group site" in command) == ("site" in scope["predictor"].needed_groups)
     shown = session.evaluation(state, 0)
     assert np.array_equal(scope["sets"].sizes, shown.set_sizes)
     assert np.array_equal(scope["sets"].covers(scope["test"].labels), shown.covered)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -29,13 +30,14 @@ def ask(explorer, action, **more):
 
 
 def test_texts_and_neighbours_come_from_the_files(folder):
-    files = {"train": folder / "train.npz", "text": "note", "browser": False}
+    files = {"train": folder / "train.npz", "text": "note", "browser": False, "groups": ("image",)}
     with explore_files(folder / "held_out.npz", **files) as explorer:
         found = ask(explorer, "sample", row=5, index=1).json()
         assert found["text"] == f"<u>sample {explorer.session.split(0).positions[5]}</u>"
         assert len(found["neighbours"]) == 6 and found["image"] is None
         code = ask(explorer, "code").json()
         assert str(folder / "train.npz") in code["python"] and "--train" in code["command"]
+        assert "groups='image'" in code["python"] and "--group" in code["command"]
         assert explorer.url in explorer._repr_html_()
 
 
@@ -78,12 +80,12 @@ def test_wrong_arguments_are_refused(folder, data):
 @pytest.mark.slow
 def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
     """In the middle of an answer, too, without a traceback."""
-    command = [sys.executable, "-m", "trustsets.cli", "explore", str(folder / "held_out.npz")]
+    command = [sys.executable, "-m", "trustsets.cli", "explore", "--no-browser", "--json"]
     process = subprocess.Popen(
-        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, folder / "held_out.npz"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        home, _, token = process.stdout.readline().strip().partition("/?token=")
+        home, _, token = json.loads(process.stdout.readline())["url"].partition("/?token=")
         with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
             assert "<title>Explorer</title>" in client.get("/").text
             state = client.get("/start").json()["state"]
@@ -92,6 +94,6 @@ def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
                 client.post("/api/answer", json=body, headers={"origin": home}, timeout=0.3)
     finally:
         os.kill(process.pid, signal.SIGINT)
-        errors = process.communicate(timeout=100)[1]
+        errors = process.communicate(timeout=100)[1].decode()
     assert (process.returncode, "has ended" in errors) == (0, True), errors
     assert "Traceback" not in errors and "Error" not in errors, errors
