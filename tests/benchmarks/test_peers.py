@@ -36,15 +36,8 @@ def test_mapie(score: str) -> None:
     )
     mapie_classifier.conformalize(X_conformalize, y_conformalize)
     _, expected = mapie_classifier.predict_set(X_test)
-    predict = mapie_sets(
-        estimator.predict_proba(X_conformalize),
-        y_conformalize,
-        estimator.predict_proba(X_test),
-        score=score,
-        seed=7,
-        alpha=0.1,
-    )
-    mask = predict()
+    held, new = (estimator.predict_proba(X) for X in (X_conformalize, X_test))
+    mask = mapie_sets(held, y_conformalize, new, score=score, seed=7, alpha=0.1)()
     assert mask.sum() > len(mask)
     np.testing.assert_array_equal(mask, expected[:, :, 0])
 
@@ -63,14 +56,9 @@ def test_mapie_conditional() -> None:
         feature_map=feature_map, estimator=estimator, confidence_level=0.9
     )
     _, expected = classifier.conformalize(X_conformalize, y_conformalize).predict_set(X_test)
-    mask = mapie_conditional_sets(
-        estimator.predict_proba(X_conformalize),
-        y_conformalize,
-        estimator.predict_proba(X_test),
-        columns=feature_map(X_conformalize),
-        test_columns=feature_map(X_test),
-        alpha=0.1,
-    )()
+    held, new = (estimator.predict_proba(X) for X in (X_conformalize, X_test))
+    columns = {"columns": feature_map(X_conformalize), "test_columns": feature_map(X_test)}
+    mask = mapie_conditional_sets(held, y_conformalize, new, **columns, alpha=0.1)()
     np.testing.assert_array_equal(mask, expected[:, :, 0])
 
 
@@ -92,14 +80,8 @@ def test_crepes(setting: dict) -> None:
         mc.fit(X_cal, f=lambda X: forest.predict_proba(X).max(axis=1), no_bins=setting["bins"])
     rf.calibrate(X_cal, y_cal, class_cond=setting.get("class_cond", False), mc=mc, seed=7)
     expected = rf.predict_set(X_test, labels=False, confidence=0.9, seed=7)
-    mask = crepes_sets(
-        forest.predict_proba(X_cal),
-        y_cal,
-        forest.predict_proba(X_test),
-        seed=7,
-        alpha=0.1,
-        **setting,
-    )()
+    held, new = (forest.predict_proba(X) for X in (X_cal, X_test))
+    mask = crepes_sets(held, y_cal, new, seed=7, alpha=0.1, **setting)()
     np.testing.assert_array_equal(mask, np.asarray(expected, dtype=bool))
 
 
@@ -129,15 +111,8 @@ def test_puncc(method: str, setting: dict) -> None:
     np.random.seed(7)  # noqa: NPY002
     cp.fit(X_fit=X_fit, y_fit=y_fit, X_calib=X_calib, y_calib=y_calib)
     _, sets = cp.predict(X_test, alpha=0.2)
-    mask = puncc_sets(
-        rf_model.predict_proba(X_calib),
-        y_calib,
-        rf_model.predict_proba(X_test),
-        method=method,
-        seed=7,
-        alpha=0.2,
-        **setting,
-    )()
+    held, new = (rf_model.predict_proba(X) for X in (X_calib, X_test))
+    mask = puncc_sets(held, y_calib, new, method=method, seed=7, alpha=0.2, **setting)()
     assert [set(np.flatnonzero(row)) for row in mask] == [set(map(int, row)) for row in sets]
 
 
@@ -179,8 +154,7 @@ def test_torchcp(predictor: str, score: str, setting: dict) -> None:
             torch.softmax(model(torch.from_numpy(X).float()), dim=1).double().numpy()
             for X in (X_cal, X_test)
         )
-    mask = torchcp_sets(
-        cal_p, y_cal, test_p, predictor=predictor, score=score, seed=7, alpha=0.1, **setting
-    )()
+    kind = {"predictor": predictor, "score": score}
+    mask = torchcp_sets(cal_p, y_cal, test_p, seed=7, alpha=0.1, **kind, **setting)()
     # Probabilities pass through a logarithm here: draws that fall on the threshold could differ.
     assert (mask != np.asarray(expected, dtype=bool)).mean() < 0.002

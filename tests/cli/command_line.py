@@ -1,9 +1,6 @@
-"""Run the command line inside the test process, or as a process of its own."""
+"""Run the command line inside the test process, and write files for it."""
 
 import csv
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -22,29 +19,17 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def run(capsys):
-    """Return a function that runs a command in this process."""
+    """Return a function that runs a command in this process, which must end with this code."""
 
-    def run(*arguments) -> Done:
+    def run(*arguments, code: int | None = 0) -> Done:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(item) for item in arguments])
-        code = 0 if ended.value.code is None else ended.value.code
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
+        done = Done(ended.value.code or 0, *capsys.readouterr())
+        assert code is None or done.code == code, done
+        return done
 
     return run
-
-
-def spawn(*arguments, **options) -> subprocess.CompletedProcess:
-    """Run a command as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "trustsets.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"COLUMNS": "80", "TERM": "dumb"},
-        check=False,
-        **options,
-    )
 
 
 def write_csv(path, arrays, names):

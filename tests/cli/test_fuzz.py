@@ -224,7 +224,6 @@ BAD = {
 
 def check(done, words=(), path=""):
     """One line that says which file and what, nothing else, and no code was run."""
-    assert done.code == 2, done
     assert done.err.startswith("Error: ") and done.err.count("\n") == 1, done.err
     for word in [*words, str(path)]:
         assert word in done.err
@@ -252,7 +251,7 @@ def test_bad_files_are_refused(command, name, run, folder):
     path = make(folder)
     before = sorted(folder.rglob("*"))
     tracemalloc.start()
-    done = run(*COMMANDS[command].format(path.name).split())
+    done = run(*COMMANDS[command].format(path.name).split(), code=2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     check(done, words if command == "predict" else [], path.name)
@@ -269,7 +268,7 @@ def test_arrays_beyond_memory_are_refused_before_they_are_read(run, folder):
             first = header(shape, descr)
             file.write(first)
             file.truncate(len(first) + 8 * int(np.prod(shape)))
-    done = run("calibrate", "huge", "-o", "m.trustsets", "--method", "standard")
+    done = run("calibrate", "huge", "-o", "m.trustsets", "--method", "standard", code=2)
     check(done, ["huge", "GiB of memory", "are free"])
 
 
@@ -446,8 +445,7 @@ def test_damaged_files_give_0_or_one_line(name, run, small, limited, tmp_path, m
     write, command, ways = CASES[name]
     path = write(tmp_path / "file", simulated(40))
     words = command.format(path).split()
-    done = run(*words, "-q")
-    assert done.code == 0, done.err
+    run(*words, "-q")
     limited()
     codes, file = [], path / "logits.npy" if path.is_dir() else path
     good = file.read_bytes()
@@ -455,10 +453,8 @@ def test_damaged_files_give_0_or_one_line(name, run, small, limited, tmp_path, m
         rng = np.random.default_rng([number, len(name)])
         file.write_bytes(good)
         ways[number % len(ways)](rng, path)
-        done = run(*words, "-q")
-        assert done.code in (0, 2), (number, done)
-        assert done.code == 0 or (done.err.startswith("Error: ") and done.err.count("\n") == 1), (
-            done
-        )
+        done = run(*words, "-q", code=None)
+        is_one_line = done.err.startswith("Error: ") and done.err.count("\n") == 1
+        assert done.code == 0 or (done.code == 2 and is_one_line), (number, done)
         codes.append(done.code)
     assert codes.count(2) >= 3

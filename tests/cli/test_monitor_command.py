@@ -31,16 +31,13 @@ def batches(folder):
 
 
 def test_a_pipeline_of_batches_ends_with_an_alarm(run, folder, batches):
-    assert run("predict", "model.trustsets", batches[0], "-o", "sets.parquet", "-q").code == 0
-    codes = []
-    for name in batches:
+    run("predict", "model.trustsets", batches[0], "-o", "sets.parquet", "-q")
+    for name, code in zip(batches, [0, 0, 0, 0, 3, 3], strict=True):
         words = [name, "--state", "s.trustsets", "--reference", "calibration.npz"]
-        done = run("monitor", "model.trustsets", *words)
-        codes.append(done.code)
-    assert codes == [0, 0, 0, 0, 3, 3]
+        done = run("monitor", "model.trustsets", *words, code=code)
     assert "Alarm" in done.out and "all samples" in done.out
     # An alarm lasts, also where nothing new is read.
-    assert run("monitor", "model.trustsets", "--state", "s.trustsets").code == 3
+    run("monitor", "model.trustsets", "--state", "s.trustsets", code=3)
     words = ["monitor", "model.trustsets", batches[0], "--json", "--state"]
     alone = json.loads(run(*words, "a.trustsets").out)
     beside = json.loads(run(*words, "b.trustsets", "--reference", "calibration.npz").out)
@@ -72,16 +69,15 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
     # So may the outputs themselves, again and with labels.
     again = ["--state", "again.trustsets", "--json"]
     for name, labelled in (("bare1.npz", 0), ("batch1.npz", 200)):
-        assert (
-            json.loads(run("monitor", "model.trustsets", name, *again).out)["labelled"] == labelled
-        )
+        found = json.loads(run("monitor", "model.trustsets", name, *again).out)
+        assert found["labelled"] == labelled
     shown = run("monitor", "model.trustsets", "--state", "later.trustsets")
-    assert shown.code == 0 and "400 samples in 4 batches, 400 of them" in shown.out
+    assert "400 samples in 4 batches, 400 of them" in shown.out
 
 
 def test_wrong_words_are_one_line(run, folder, batches):
     state = ["--state", "s.trustsets"]
-    assert run("monitor", "model.trustsets", "batch0.npz", *state).code == 0
+    run("monitor", "model.trustsets", "batch0.npz", *state)
     np.savez("other.npz", id=np.arange(3))
     for words in (
         ["batch1.npz", "--state", "s.json"],
@@ -91,10 +87,10 @@ def test_wrong_words_are_one_line(run, folder, batches):
         ["--labels", "other.npz", *state],
         ["nothing.npz", *state],
     ):
-        done = run("monitor", "model.trustsets", *words)
-        assert done.code == 2 and done.err.count("\n") == 1, (words, done)
-    other = run("monitor", "standard.trustsets", "batch1.npz", *state)
-    assert other.code == 2 and "another calibration" in other.err
+        done = run("monitor", "model.trustsets", *words, code=2)
+        assert done.err.count("\n") == 1, (words, done)
+    other = run("monitor", "standard.trustsets", "batch1.npz", *state, code=2)
+    assert "another calibration" in other.err
 
 
 def test_kills_at_random_lose_nothing_and_count_nothing_twice(batches):

@@ -164,18 +164,17 @@ class TestCommand:
     def demo(self, result, tmp_path, monkeypatch, cli):  # noqa: F811
         monkeypatch.setattr(trustsets.demo, "compare_methods", lambda *_, **options: result)
         monkeypatch.setenv("COLUMNS", "80")
-        return lambda *arguments: cli("demo", "--output", tmp_path, *arguments)
+        return lambda *words, **more: cli("demo", "--output", tmp_path, *words, **more)
 
     def test_text_and_json_have_the_same_numbers(self, demo, result):
-        code, out, _ = demo()
-        assert code == 0 and result.report in out
+        out = demo().out
+        assert result.report in out
         lines = [line for line in out.splitlines() if not line.startswith("  /")]
         assert max(map(len, lines)) <= 80 and "\x1b" not in out
         if result.title.endswith("CIFAR-100"):
             assert "defaults of this package were chosen on" in " ".join(out.split())
-        code, text, _ = demo("--json")
-        methods = json.loads(text)["methods"]
-        assert code == 0 and list(methods) == [SPLIT, MATCHED, CONDITIONAL]
+        methods = json.loads(demo("--json").out)["methods"]
+        assert list(methods) == [SPLIT, MATCHED, CONDITIONAL]
         for name, own in methods.items():
             assert name in out and f"{own['size']:.2f}" in out
             assert f"{100 * own['coverage']:.1f}%" in out
@@ -194,7 +193,8 @@ class TestCommand:
     @pytest.mark.parametrize("arguments", [["--task", "faces"], ["--output", "FILE/x"]])
     def test_bad_input_ends_with_code_2(self, arguments, demo, tmp_path):
         (tmp_path / "FILE").write_text("")
-        code, out, err = demo(*(text.replace("FILE", str(tmp_path / "FILE")) for text in arguments))
-        assert code == 2 and out == "" and "Traceback" not in err
+        words = [text.replace("FILE", str(tmp_path / "FILE")) for text in arguments]
+        _, out, err = demo(*words, code=2)
+        assert out == "" and "Traceback" not in err
         assert "faces" in arguments or err.count("\n") == 1
         assert ("faces" if "faces" in arguments else str(tmp_path / "FILE")) in err

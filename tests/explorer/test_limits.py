@@ -155,12 +155,10 @@ def test_nothing_in_the_folder_of_images_makes_the_server_fail(tmp_path):
     folder.mkdir()
     Image.new("RGB", (40, 40), "red").save(folder / "good.png")
     Image.new("RGB", (40, 40), "red").save(tmp_path / "outside.png")
-    (folder / "loop.png").symlink_to("loop.png")
-    (folder / "one.png").symlink_to("two.png")
-    (folder / "two.png").symlink_to("one.png")
-    (folder / "ring").symlink_to("ring")
-    (folder / "dangling.png").symlink_to("absent.png")
-    (folder / "outside.png").symlink_to(tmp_path / "outside.png")
+    links = {"loop.png": "loop.png", "one.png": "two.png", "two.png": "one.png", "ring": "ring"}
+    links |= {"dangling.png": "absent.png", "outside.png": tmp_path / "outside.png"}
+    for name, goal in links.items():
+        (folder / name).symlink_to(goal)
     os.mkfifo(folder / "pipe.png")
     names = ["loop.png", "one.png", "ring/0.png", "dangling.png", "outside.png", "pipe.png"]
     names += ["", ".", "..", "../outside.png", "\0.png", "x" * 5000, "good.png/x", "absent.png"]

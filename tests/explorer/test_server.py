@@ -6,12 +6,10 @@ import random
 import threading
 import time
 
-import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from trustsets import ModelOutputs
 from trustsets_explorer import server
 from trustsets_explorer.samples import Gallery
 from trustsets_explorer.server import make_app
@@ -39,23 +37,24 @@ def pictures(tmp_path_factory):
     return Gallery(None, folder, {"held_out": [*names, *["absent.png"] * 194]})
 
 
-def small_session():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(200, 4))
-    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    return Session(ModelOutputs(logits=logits, labels=labels))
+@pytest.fixture(scope="module")
+def small(make_outputs):
+    return make_outputs(200, 4, features=None, groups=None)
 
 
 @pytest.fixture(scope="module")
-def app(pictures):
-    return make_app(small_session(), pictures, TOKEN, PORT, {})
+def app(pictures, small):
+    return make_app(Session(small), pictures, TOKEN, PORT, {})
+
+
+def visitor(app, **more):
+    """Someone who has the cookie; entered, all requests share one event loop."""
+    return TestClient(app, f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}, **more)
 
 
 @pytest.fixture
 def client(app):
-    # Entered, so that all requests share one event loop.
-    with TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False) as client:
-        client.cookies.set(f"trustsets-{PORT}", TOKEN)
+    with visitor(app, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -195,10 +194,10 @@ def test_a_thousand_odd_requests_never_make_the_server_fail(client, state):
     assert {200, 400, 403, 404, 415} <= seen
 
 
-def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
+def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, small, monkeypatch):
     """Their answers are in the cache after a rest; any question ends the preparation."""
     monkeypatch.setattr(server, "_IDLE", 0.0)
-    session = small_session()
+    session = Session(small)
     shared = server._Shared(session, Gallery(None), {})
     shared.note(server._REQUESTS, 5)
     server._prepare(shared, session.first_state, 5)
@@ -211,8 +210,7 @@ def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
     assert not session._evaluations and not session.answers
     # A move of the page is enough: its first question is often the only one. And a question about
     # a sample neither waits for the other alphas nor is the last time that they are prepared.
-    app = make_app(session, Gallery(None), TOKEN, PORT, {})
-    with TestClient(app, base_url=f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}) as client:
+    with visitor(make_app(session, Gallery(None), TOKEN, PORT, {})) as client:
         for action in ("first", "sample"):
             session.answers.clear()
             assert ask(client, action, state).status_code == 200
@@ -222,9 +220,9 @@ def test_the_nearest_alphas_are_prepared_while_nobody_asks(state, monkeypatch):
             assert len(session.answers) == 40
 
 
-def test_a_question_ends_the_preparation_of_alphas(state, monkeypatch):
+def test_a_question_ends_the_preparation_of_alphas(state, small, monkeypatch):
     monkeypatch.setattr(server, "_IDLE", 0.0)
-    session, started, asked = small_session(), threading.Event(), threading.Event()
+    session, started, asked = Session(small), threading.Event(), threading.Event()
     ended, note = [], server._Shared.note
 
     def slow_answer(session, state, check):
@@ -243,8 +241,7 @@ def test_a_question_ends_the_preparation_of_alphas(state, monkeypatch):
 
     monkeypatch.setattr(server, "answer", slow_answer)
     monkeypatch.setattr(server._Shared, "note", slow_note)
-    app = make_app(session, Gallery(None), TOKEN, PORT, {})
-    with TestClient(app, base_url=f"http://{HOST}", cookies={f"trustsets-{PORT}": TOKEN}) as client:
+    with visitor(make_app(session, Gallery(None), TOKEN, PORT, {})) as client:
         assert ask(client, "code", state).status_code == 200
         assert started.wait(60.0)
         assert ask(client, "sample", state).status_code == 200

@@ -18,34 +18,33 @@ from trustsets.errors import InputError
 from trustsets_explorer import explore_files, launch
 
 
-def ask(explorer, action, **more):
-    """Put a question as the page does; GET for a path."""
-    home, _, token = explorer.url.partition("/?token=")
+def ask(url, action, timeout=60, **more):
+    """Put a question as the page at an address does; GET for a path."""
+    home, _, token = url.partition("/?token=")
     with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
         if action.startswith("/"):
             return client.get(action)
         state = client.get("/start").json()["state"]
         body = {"client": "0" * 8, "generation": 1, "state": state} | more
-        return client.post(f"/api/{action}", json=body, headers={"origin": home})
+        return client.post(f"/api/{action}", json=body, headers={"origin": home}, timeout=timeout)
 
 
 def test_texts_and_neighbours_come_from_the_files(folder):
     files = {"train": folder / "train.npz", "text": "note", "browser": False, "groups": ("image",)}
     with explore_files(folder / "held_out.npz", **files) as explorer:
-        found = ask(explorer, "sample", row=5, index=1).json()
+        found = ask(explorer.url, "sample", row=5, index=1).json()
         assert found["text"] == f"<u>sample {explorer.session.split(0).positions[5]}</u>"
         assert len(found["neighbours"]) == 6 and found["image"] is None
-        code = ask(explorer, "code").json()
+        code = ask(explorer.url, "code").json()
         assert str(folder / "train.npz") in code["python"] and "--train" in code["command"]
         assert "groups='image'" in code["python"] and "--group" in code["command"]
         assert explorer.url in explorer._repr_html_()
 
 
 def test_images_are_found_by_the_names_in_the_file(folder):
-    with explore_files(
-        folder / "held_out.npz", images=folder / "images", browser=False
-    ) as explorer:
-        image = ask(explorer, "/image/held_out/4")
+    images = folder / "images"
+    with explore_files(folder / "held_out.npz", images=images, browser=False) as explorer:
+        image = ask(explorer.url, "/image/held_out/4")
         assert image.headers["content-type"] == "image/png"
         assert Image.open(io.BytesIO(image.content)).getpixel((0, 0)) == (80, 80, 80)
         assert explorer.session.trust is None
@@ -85,13 +84,10 @@ def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
         [*command, folder / "held_out.npz"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        home, _, token = json.loads(process.stdout.readline())["url"].partition("/?token=")
-        with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
-            assert "<title>Explorer</title>" in client.get("/").text
-            state = client.get("/start").json()["state"]
-            body = {"client": "0" * 8, "generation": 1, "state": state}
-            with contextlib.suppress(httpx.TimeoutException):
-                client.post("/api/answer", json=body, headers={"origin": home}, timeout=0.3)
+        url = json.loads(process.stdout.readline())["url"]
+        assert "<title>Explorer</title>" in ask(url, "/").text
+        with contextlib.suppress(httpx.TimeoutException):
+            ask(url, "answer", timeout=0.3)
     finally:
         os.kill(process.pid, signal.SIGINT)
         errors = process.communicate(timeout=100)[1].decode()

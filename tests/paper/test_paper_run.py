@@ -42,8 +42,7 @@ def files(tmp_path_factory):
 def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
     write_extracted(tmp_path / dataset, dataset, fixed=dataset.endswith("-lt"))
     places = ["--data", tmp_path / dataset, "-o", tmp_path / "out"]
-    code, out, _ = cli("paper", "run", dataset, *places, *QUICK, "--json")
-    assert code == 0
+    out = cli("paper", "run", dataset, *places, *QUICK, "--json").out
     results = json.loads(out)
     assert results["classes"] == CLASSES
     assert results["seeds"] == ([1] if dataset.endswith("-lt") else [1, 2])
@@ -56,33 +55,27 @@ def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
     else:
         assert {table for table, _ in printed} == {1, 4, 5}
     assert (tmp_path / "out" / "README.md").is_file()
-    code, _, err = cli("paper", "run", "other", *places)
-    assert code == 2 and f"holds the outputs of {dataset}" in err
+    done = cli("paper", "run", "other", *places, code=2)
+    assert f"holds the outputs of {dataset}" in done.err
 
 
 def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
     command = ["paper", "run", "mine", "--data", files, "--group", "site", *QUICK]
-    code, out, err = cli(*command, "-o", tmp_path / "one", "--cache", tmp_path / "cache")
-    assert code == 0
-    assert "Seed 2 is done; sets so far: 18 made, 0 reused" in err
-    assert "Table 2: methods by group" in out
-    code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
-    assert code == 0
-    assert "Seed 2 is done; sets so far: 0 made, 18 reused" in err
+    command += ["--cache", tmp_path / "cache", "-o"]
+    done = cli(*command, tmp_path / "one")
+    assert "Seed 2 is done; sets so far: 18 made, 0 reused" in done.err
+    assert "Table 2: methods by group" in done.out
+    assert "sets so far: 0 made, 18 reused" in cli(*command, tmp_path / "two").err
     texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
     assert texts[0] == texts[1]
 
 
 def test_a_single_file_without_training_points(files, cli, tmp_path):
-    pool = files / "mine_pool.npz"
-    code, out, _ = cli("paper", "run", "x", "--data", pool, "-o", tmp_path, *QUICK, "--json")
-    assert code == 0
+    words = ["paper", "run", "x", "--data", files / "mine_pool.npz", "-o", tmp_path, "--json"]
+    out = cli(*words, *QUICK).out
     assert list(tables(out)) == [4, 5]
     assert json.loads(out)["training_points"] == 0
-    code, out, _ = cli(
-        *["paper", "run", "x", "--data", pool, "--train", files / "mine_train.npz"],
-        *["-o", tmp_path, *QUICK, "--json"],
-    )
+    out = cli(*words, *QUICK, "--train", files / "mine_train.npz").out
     assert list(tables(out)) == [1, 4, 5, None]
 
 
@@ -102,10 +95,9 @@ def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
     killed.communicate()
     before = len(list(kept.glob("*.safetensors")))
     assert 2 <= before <= 12
-    code, _, err = cli(*command, *places)
-    assert code == 0
-    assert f"Seed 2 is done; sets so far: {14 - before} made, {before} reused" in err
-    assert cli(*command, "-o", tmp_path / "fresh")[0] == 0
+    done = cli(*command, *places)
+    assert f"Seed 2 is done; sets so far: {14 - before} made, {before} reused" in done.err
+    cli(*command, "-o", tmp_path / "fresh")
     texts = [(tmp_path / name / "results.json").read_text() for name in ("again", "fresh")]
     assert texts[0] == texts[1]
 
@@ -125,8 +117,7 @@ def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
 )
 def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
     places = ["--data", files, "-o", tmp_path / "out"]
-    code, _, err = cli("paper", "run", "mine", *places, *arguments)
-    assert code == 2
+    err = cli("paper", "run", "mine", *places, *arguments, code=2).err
     assert message in err
     assert len(err.strip().splitlines()) == 1
 
@@ -136,16 +127,15 @@ def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(files)
     command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK]
     command += ["--splits", "authors", "--bins", "code", "--rank-edges", "0,1,2,9"]
-    command += ["--trust", "text"]
-    command += ["--output", str(tmp_path / "one")]
+    command += ["--trust", "text", "--output", str(tmp_path / "one")]
     monkeypatch.setattr(sys, "argv", ["/bin/trustsets", *command])
-    assert cli(*command)[0] == 0
+    cli(*command)
     page = (tmp_path / "one" / "README.md").read_text()
     stated = page.split("Made by `")[1].split("`")[0]
     assert stated.startswith("trustsets paper run mine --data .")
     again = shlex.split(stated)[1:]
     again[again.index("--output") + 1] = str(tmp_path / "two")
-    assert cli(*again)[0] == 0
+    cli(*again)
     texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
     assert texts[0] == texts[1]
 
@@ -155,31 +145,28 @@ def test_one_command_judges_the_claims_and_joins_the_tables(files, cli, tmp_path
     for name in ("mine", "other"):
         for part in ("pool", "train"):
             shutil.copy(files / f"mine_{part}.npz", tmp_path / f"{name}_{part}.npz")
-    groups = ["--group", "mine:site"]
-    assert cli("paper", "run", "mine", "--data", ".", "--group", "site", *QUICK)[0] == 0
-    command = ["paper", "overview", "mine", "other", "--data", ".", *groups, *QUICK]
-    code, out, _ = cli(*command, "--figures", "-o", "all", "--json")
-    assert code == 0
-    tables = json.loads(out)["tables"]
+    cli("paper", "run", "mine", "--data", ".", "--group", "site", *QUICK)
+    command = ["paper", "overview", "mine", "other", "--data", ".", "--group", "mine:site", *QUICK]
+    tables = json.loads(cli(*command, "--figures", "-o", "all", "--json").out)["tables"]
     ablation, numbered = "What is conditioned on", [f"Table {i}" for i in (1, 2, 3, 4, 5)]
     assert [title.split(":")[0] for title in tables] == ["Claims", ablation, *numbered]
     assert tables[ablation].count(" only ") == 8
-    blocks = [
-        line for line in tables["Table 1: methods, APS score"].splitlines() if "| STANDARD" in line
-    ]
-    assert [line.split("|")[1].strip() for line in blocks] == ["mine", "other"]
-    run_table = (tmp_path / "results/mine/tables/table1.md").read_text()
-    numbers = [line.split("|")[3:] for line in run_table.splitlines() if "| STANDARD" in line]
-    assert [cell.strip() for cell in blocks[0].split("|")[3:]] == [
-        cell.strip() for cell in numbers[0]
-    ]
+
+    def standard(text):
+        lines = [line for line in text.splitlines() if "| STANDARD" in line]
+        return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+    joined = standard(tables["Table 1: methods, APS score"])
+    alone = standard((tmp_path / "results/mine/tables/table1.md").read_text())
+    assert [row[1] for row in joined] == ["mine", "other"]
+    assert joined[0][3:] == alone[0][3:]
     made = {path.name for path in (tmp_path / "all").rglob("*") if path.is_file()}
     assert {"README.md", "claims.md", "ablation.md", "table5.md", "table2-mine.md"} <= made
     assert {f"figure{i}.png" for i in range(1, 8)} <= made
     page = (tmp_path / "all" / "README.md").read_text()
     assert "The paper's five datasets were not run" in page
-    code, _, err = cli("paper", "overview", "mine", "mine", "--data", ".")
-    assert code == 2 and "different datasets" in err
+    done = cli("paper", "overview", "mine", "mine", "--data", ".", code=2)
+    assert "different datasets" in done.err
 
 
 def pickled(folder, name, values):
@@ -204,9 +191,7 @@ def test_trust_scores_are_compared_with_released_ones(cli, tmp_path):
     np.save(tmp_path / "released" / "val_imagenet_trust_seed1.npy", values)
     command = ["paper", "run", "places365", "--data", tmp_path / "data", "-o", tmp_path / "out"]
     command += [*QUICK, "--compare-trust", tmp_path / "released", "--json"]
-    code, out, _ = cli(*command)
-    assert code == 0
-    compared = {item["file"]: item for item in json.loads(out)["released_trust"]}
+    compared = {item["file"]: item for item in json.loads(cli(*command).out)["released_trust"]}
     assert len(compared) == 4
     for name, item in compared.items():
         assert item["spearman"] == pytest.approx(1.0) and item["samples"] == 60
@@ -214,8 +199,7 @@ def test_trust_scores_are_compared_with_released_ones(cli, tmp_path):
         assert item["largest_difference"] == pytest.approx(expected, abs=1e-9)
     assert "Trust scores next to the authors'" in (tmp_path / "out" / "README.md").read_text()
     pickled(tmp_path / "released", "val_places_trust_seed1.npy", values[:9])
-    code, _, err = cli(*command)
-    assert code == 2 and "has 9 trust scores, and there are 60 samples" in err
+    assert "has 9 trust scores, and there are 60 samples" in cli(*command, code=2).err
 
 
 def test_released_files_run_no_code(tmp_path):

@@ -82,13 +82,10 @@ def test_chance_marks_the_stated_share(paired):
     means, errors = sides.mean(axis=2), sides.std(axis=2) / np.sqrt(10)
     if paired:
         means[0] = errors[0] = 0.0
+    ours, theirs = np.stack([means, errors], axis=2)
     marked = [
-        Number(*ours, printed=Printed(*theirs, *theirs), paired=paired).differs
-        for ours, theirs in zip(
-            zip(means[0], errors[0], strict=True),
-            zip(means[1], errors[1], strict=True),
-            strict=True,
-        )
+        Number(*one, printed=Printed(*other, *other), paired=paired).differs
+        for one, other in zip(ours, theirs, strict=True)
     ]
     assert np.mean(marked) == pytest.approx(share_by_chance(10, paired=paired), abs=0.006)
 
@@ -182,11 +179,11 @@ def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):
     assert results["dataset"] == "places365"
     assert len(results["comparison"]) == 65
     assert [table["number"] for table in results["tables"]] == [1, 2, 4, 5, None]
-    assert {path.name for path in (tmp_path / "tables").iterdir()} == {
-        *(f"table{number}.md" for number in range(1, 6)),
-        "degrees.md",
-    }
-    pictures = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    made, pictures = (
+        sorted(path.name for path in (tmp_path / folder).iterdir())
+        for folder in ("tables", "figures")
+    )
+    assert made == ["degrees.md", *(f"table{number}.md" for number in range(1, 6))]
     assert pictures == [f"figure{i}.png" for i in range(1, 8)]
     page = (tmp_path / "README.md").read_text()
     for name in pictures:
@@ -208,11 +205,6 @@ COMPARABLE = Claim("", CONDITIONAL, STANDARD, "size", comparable=True)
 HIGHER = Claim("", CONDITIONAL, STANDARD, "groups.worst", higher=True)
 
 
-@pytest.fixture(scope="module")
-def run():
-    return Experiment(small_source(), QUICK).run()
-
-
 @pytest.mark.parametrize(
     ("claim", "differences", "word"),
     [
@@ -227,35 +219,33 @@ def run():
         (HIGHER, [-1.0, -1.0, -1.0], "no"),
     ],
 )
-def test_a_claim_is_judged_by_paired_differences(claim, differences, word, monkeypatch, run):
+def test_a_claim_is_judged_by_paired_differences(claim, differences, word, monkeypatch, runs):
     """Seeds differ by 10, and a difference of 1 in all of them is certain."""
     base = np.array([10.0, 20.0, 30.0])
     values = {claim.row: base + differences, claim.against: base}
     monkeypatch.setattr(tables, "_claim_values", lambda run, claim, method: values[method])
-    item = judge(claim, run)
+    item = judge(claim, runs["other"])
     assert item.word == word
     assert item.difference == pytest.approx(np.mean(differences))
     assert item.standard_error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(3))
 
 
-def test_values_are_those_of_the_tables(run):
+def test_values_are_those_of_the_tables(runs):
     """Every claim of the paper is judged, with the numbers that its tables have."""
+    run = runs["other"]
+
+    def mean(metric, *cell):
+        return np.mean([item.metrics[metric].value for item in run.evaluations[Cell("APS", *cell)]])
+
     header, rows = claims_rows([run])
     assert header == ["Claim", "Section", "printed", "small"]
     # RAPS was not run.
     assert len(rows) == len(CLAIMS) - 1
     item = judge(BETTER, run)
-    row, base = (
-        [evaluation.metrics["conf_trust.gap"].value for evaluation in run.evaluations[cell]]
-        for cell in (Cell("APS", CONDITIONAL, 2), Cell("APS", STANDARD))
-    )
-    assert (item.value, item.against) == (np.mean(row), np.mean(base))
+    assert item.value == mean("conf_trust.gap", CONDITIONAL, 2)
+    assert item.against == mean("conf_trust.gap", STANDARD)
     worst = judge(next(claim for claim in CLAIMS if claim.column == "groups.worst"), run)
-    values = [
-        evaluation.metrics["group:site.worst"].value
-        for evaluation in run.evaluations[Cell("APS", CONDITIONAL, 2)]
-    ]
-    assert worst.value == pytest.approx(np.mean(values))
+    assert worst.value == pytest.approx(mean("group:site.worst", CONDITIONAL, 2))
 
 
 def test_printed_numbers_are_judged_by_the_same_rule():

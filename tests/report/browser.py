@@ -28,14 +28,9 @@ CODES = {
 }  # fmt: skip
 
 
-def find_browser() -> str | None:
-    """Path of a Chromium, or None."""
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
-
-
 def start_browser(profile: Path) -> "Browser":
     """Start a browser, or skip the test where there is none; in CI there must be one."""
-    executable = find_browser()
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
     if executable is None:
         reason = "no Chromium found: install the package chromium, or run make browser as root."
         if os.environ.get("CI") == "true":
@@ -109,8 +104,9 @@ class Browser:
         self._until(lambda item: item.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """Value of a JavaScript expression."""
-        found = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Value of a JavaScript expression, or of its promise."""
+        options = {"returnByValue": True, "awaitPromise": True}
+        found = self.send("Runtime.evaluate", expression=expression, **options)
         if "exceptionDetails" in found:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
@@ -154,13 +150,8 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the window's inside."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
 
     def complaints(self) -> list[Any]:
         """Errors, warnings and exceptions that the page gave since it was opened."""

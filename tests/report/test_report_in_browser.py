@@ -9,7 +9,7 @@ import pytest
 from report_cases import CLASSES, cell, rounded
 
 from trustsets.metrics import Evaluation
-from trustsets.report import write_report
+from trustsets.report import worst_first, write_report
 from trustsets.report.content import too_few
 
 # Inside the margins of the style sheet, in CSS pixels.
@@ -147,17 +147,11 @@ def test_click_lists_the_worst_samples_of_the_bin(browser, case, method, chosen)
     table = result.tables["conf_trust"]
     i = int(chosen(table.coverage))
     browser.click(cell(method, i))
-    inside = [j for j in range(result.n) if table.cells[j] == i]
-    likely = case.outputs.probabilities
-    codes = case.outputs.codes
-
-    def badness(j):
-        hit = bool(sets.mask[j, codes[j]])
-        return (hit, -int(sets.mask[j].sum()) if hit else 0, likely[j, codes[j]])
-
-    trust = case.outputs.trust
+    likely, codes = case.outputs.probabilities, case.outputs.codes
+    worst = worst_first(result, likely[np.arange(result.n), codes])
+    inside = [j for j in worst if table.cells[j] == i]
     expected = []
-    for j in sorted(inside, key=badness)[:20]:
+    for j in inside[:20]:
         members = sorted(np.flatnonzero(sets.mask[j]), key=lambda k: -likely[j, k])
         expected.append(
             [
@@ -167,7 +161,7 @@ def test_click_lists_the_worst_samples_of_the_bin(browser, case, method, chosen)
                 ", ".join(CLASSES[k] for k in members) or "(empty)",
                 str(sets.mask[j].sum()),
                 f"{likely[j].max():.3f}",
-                trust[j],
+                case.outputs.trust[j],
             ]
         )
     rows = browser.evaluate(
@@ -293,14 +287,11 @@ def download(browser, kind):
         "HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };"
     )
     browser.click(f'[data-download="{kind}"]')
-    found = browser.send(
-        "Runtime.evaluate",
-        expression="new Promise(done => { const look = () =>"
-        " window.saved === null ? setTimeout(look, 10) : done(window.saved); look(); })",
-        awaitPromise=True,
-        returnByValue=True,
+    text = browser.evaluate(
+        "new Promise(done => { const look = () =>"
+        " window.saved === null ? setTimeout(look, 10) : done(window.saved); look(); })"
     )
-    return browser.evaluate("window.savedAs"), found["result"]["value"]
+    return browser.evaluate("window.savedAs"), text
 
 
 def test_downloaded_json_holds_the_evaluations(browser, case):

@@ -40,7 +40,8 @@ pytestmark = pytest.mark.statistical
 
 
 def mean_and_error(values):
-    return np.mean(values), np.std(values, ddof=1) / np.sqrt(len(values))
+    """Over the first axis, that of data sets."""
+    return np.mean(values, axis=0), np.std(values, axis=0, ddof=1) / np.sqrt(len(values))
 
 
 def rare_and_hard(rng, n, n_classes=200):
@@ -52,9 +53,7 @@ def rare_and_hard(rng, n, n_classes=200):
     return ModelOutputs(logits=logits, labels=y, classes=np.arange(n_classes))
 
 
-@pytest.mark.filterwarnings(
-    "ignore::trustsets.errors.TrustSetsWarning"
-)  # some classes are not seen
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # some classes are unseen
 def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
     """The published rule covers 0.82 of all samples and 0.52 of the null cluster, 25 standard
     errors below or more: taken for the own threshold, it is noticed for certain."""
@@ -68,12 +67,11 @@ def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
             covered = predictor.predict_set(test, alpha=0.1).covers(test.labels)
             null_class = predictor.clusters(0.1)[test.codes] == -1
             values.append((covered.mean(), covered[null_class].mean()))
-    for column in range(2):
-        mean, error = mean_and_error([value[column] for value in found["own"]])
-        assert mean > 0.9 - 3.0 * error, (mean, error)
-        # The published rule, which summary() no longer calls covered.
-        mean, error = mean_and_error([value[column] for value in found["standard"]])
-        assert mean < 0.88 - 3.0 * error
+    mean, error = mean_and_error(found["own"])
+    assert (mean > 0.9 - 3.0 * error).all(), (mean, error)
+    # The published rule, which summary() no longer calls covered.
+    mean, error = mean_and_error(found["standard"])
+    assert (mean < 0.88 - 3.0 * error).all()
 
 
 def accurate(rng, n):
@@ -115,9 +113,8 @@ def test_samples_predicted_one_by_one_have_draws_of_their_own():
         score = APS(own_mass="random")
         predictor = StandardConformal(score=score, allow_empty=True, random_state=seed)
         predictor.calibrate(calibration)
-        single = [
-            predictor.predict_set(ModelOutputs(logits=row[None])).mask[0] for row in whole.logits
-        ]
+        alone = (ModelOutputs(logits=row[None]) for row in whole.logits)
+        single = [predictor.predict_set(one).mask[0] for one in alone]
         np.testing.assert_array_equal(single, predictor.predict_set(whole).mask)
         covered = np.array(single)[np.arange(600), truth].mean()
         assert abs(covered - 0.9) < 4.0 * np.sqrt(0.09 / 600 + 0.09 / 4000)
@@ -262,9 +259,8 @@ def test_deterministic_score_covers_at_least_as_much():
     A rank that is one too low is 8 standard errors below the target: noticed in 99.99% of runs.
     """
     counts = covered_counts(StandardConformal(allow_empty=True), 30, 40, 0.2, repeats=1500)
-    per_run = counts.mean(axis=1)
-    error = per_run.std() / np.sqrt(per_run.size)
-    assert per_run.mean() > 0.8 - 4.0 * error and 8.0 * error < 1.0 / 31
+    mean, error = mean_and_error(counts.mean(axis=1))
+    assert mean > 0.8 - 4.0 * error and 8.0 * error < 1.0 / 31
 
 
 REPEATS = 150
@@ -305,13 +301,8 @@ def test_lower_ends_of_excess_risk_are_below_the_true_shortfall():
         rng = np.random.default_rng([8, seed])
         outputs, trust = simulated(rng, 500)
         rate = np.where(trust <= 1.5, 0.82, 0.96)
-        found = excess_risk(
-            rng.random(500) < rate,
-            outputs.with_trust(trust),
-            alpha=0.1,
-            level=0.8,
-            n_permutations=0,
-        )
+        covered, options = rng.random(500) < rate, {"alpha": 0.1, "level": 0.8}
+        found = excess_risk(covered, outputs.with_trust(trust), **options, n_permutations=0)
         above += found.under.lower > 100.0 * np.maximum(0.9 - rate, 0.0).mean()
     assert stats.binom.sf(above - 1, 25, 0.1) > 1e-3
 
@@ -407,8 +398,7 @@ def weighted_gaps(predictor, n, repeats, alpha, m=400):
         missing = true_coverage(predictor.predict_set(test, alpha=alpha), true) - (1.0 - alpha)
         weights = [function(test) for function in FUNCTIONS.values()]
         gaps.append([np.mean(weight * missing) / np.mean(weight) for weight in weights])
-    gaps = np.array(gaps)
-    return gaps.mean(axis=0), gaps.std(axis=0, ddof=1) / np.sqrt(repeats)
+    return mean_and_error(gaps)
 
 
 def predictor(**changes):
@@ -437,7 +427,7 @@ def test_groups_in_the_basis_are_covered_each():
     One threshold for both groups is 20 or more from either.
     """
     rng = np.random.default_rng(1)
-    near, far = [], []
+    gaps = []
     grouped = predictor(basis=Groups(), randomized=True)
     for repeat in range(600):
         calibration, _ = simulate(40, rng)
@@ -445,11 +435,9 @@ def test_groups_in_the_basis_are_covered_each():
         grouped.set_params(random_state=repeat).calibrate(calibration)
         missing = true_coverage(grouped.predict_set(test, alpha=0.2), true) - 0.8
         is_near = test.groups["half"] == "near"
-        near.append(missing[is_near].mean())
-        far.append(missing[~is_near].mean())
-    for gaps in (np.array(near), np.array(far)):
-        error = gaps.std() / np.sqrt(gaps.size)
-        assert abs(gaps.mean()) < 4.0 * error and 6.5 * error < 1.0 / 20
+        gaps.append((missing[is_near].mean(), missing[~is_near].mean()))
+    mean, error = mean_and_error(gaps)
+    assert (np.abs(mean) < 4.0 * error).all() and (6.5 * error < 1.0 / 20).all()
 
 
 class Memory:
@@ -476,8 +464,8 @@ def test_coverage_holds_over_a_function_that_was_learned_badly():
         column = predictor.conditions_on.design(new)[:, -1]
         weights = np.column_stack([np.ones(len(new)), column, column.max() - column])
         gaps.append((weights * (coverage - 0.9)[:, None]).mean(axis=0) / weights.mean(axis=0))
-    errors = np.std(gaps, axis=0) / np.sqrt(len(gaps))
-    assert (np.mean(gaps, axis=0) > -3.0 * errors).all()
+    mean, error = mean_and_error(gaps)
+    assert (mean > -3.0 * error).all()
 
 
 # An alpha for each sample, and sets of limited size.
@@ -498,11 +486,6 @@ def of_confidence(outputs):
     return functions / functions.sum(axis=1, keepdims=True)
 
 
-def summary(gaps):
-    gaps = np.array(gaps)
-    return gaps.mean(axis=0), gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps))
-
-
 def test_randomised_coverage_is_exact_at_the_alpha_of_each_sample():
     """A bias of one sample in 60 is 6 to 7 standard errors: noticed in 99% of runs."""
     rng, gaps, wrong = np.random.default_rng(0), [], []
@@ -514,12 +497,12 @@ def test_randomised_coverage_is_exact_at_the_alpha_of_each_sample():
         ).calibrate(calibration, alphas=alpha_of(calibration))
         for values, one in ((gaps, predictor), (wrong, clone(predictor).calibrate(calibration))):
             sets = one.predict_set(test, sample_alphas=alpha_of(test))
-            gap = (sets.mask * true).sum(axis=1) - (1.0 - sets.alpha)
+            gap = true_coverage(sets, true) - (1.0 - sets.alpha)
             values.append(of_confidence(test) @ gap)
-    mean, error = summary(gaps)
+    mean, error = mean_and_error(gaps)
     assert (np.abs(mean) < 4.0 * error).all(), (mean, error)
     # The sets of one alpha at a time, which promise less, would be seen to differ.
-    mean, error = summary(wrong)
+    mean, error = mean_and_error(wrong)
     assert (np.abs(mean) > 4.0 * error).any(), (mean, error)
 
 
@@ -535,14 +518,14 @@ def test_sets_of_limited_size_keep_what_they_promise():
         exact.append(over @ truncated_gap(drawn, test, true))
         plain = ConditionalConformal(**setting).calibrate(calibration, tuning=tuning)
         sets = plain.predict_set(test, max_size=SIZE)
-        gap = (sets.mask * true).sum(axis=1) - (1.0 - sets.alpha)
+        gap = true_coverage(sets, true) - (1.0 - sets.alpha)
         promised.append(over @ (gap + (sets.alpha == 1.0)))
     # The sets of the truncated score, before they are cut, are covered exactly.
-    mean, error = summary(exact)
+    mean, error = mean_and_error(exact)
     assert (np.abs(mean) < 4.0 * error).all(), (mean, error)
     assert (error < 1.0 / 51 / 4).all()
     # Coverage is what is promised, up to the share of samples without a promise.
-    mean, error = summary(promised)
+    mean, error = mean_and_error(promised)
     assert (mean > -4.0 * error).all(), (mean, error)
 
 

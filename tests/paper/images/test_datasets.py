@@ -13,6 +13,11 @@ def items(listing):
     return [(listing.path(row), int(listing.labels[row])) for row in range(len(listing))]
 
 
+def assert_refused(message, *arguments, **more):
+    with pytest.raises(InputError, match=message):
+        load_dataset(*arguments, **more)
+
+
 @pytest.mark.parametrize("dataset", [name for name in DATASETS if name != "fitzpatrick17k"])
 def test_listings_are_what_was_written(dataset, tmp_path):
     tree = write_tree(dataset, tmp_path)
@@ -34,8 +39,7 @@ def test_other_files_and_hidden_ones_are_no_images(tmp_path):
 def test_class_folders_must_agree(tmp_path):
     write_tree("imagenet", tmp_path)
     (tmp_path / "val" / "n9").mkdir()
-    with pytest.raises(InputError, match=r"1 are in one alone, such as \['n9'\]"):
-        load_dataset("imagenet", tmp_path)
+    assert_refused(r"1 are in one alone, such as \['n9'\]", "imagenet", tmp_path)
 
 
 # --- ImageNet's validation images as they come out of the archive
@@ -79,11 +83,9 @@ def test_flat_validation_images_need_a_whole_table(tmp_path):
         (lines[:-1], "no class of the training folders for 1 images"),
     ]:
         path.write_text("\n".join(changed) + "\n")
-        with pytest.raises(InputError, match=message):
-            load_dataset("imagenet", tmp_path)
+        assert_refused(message, "imagenet", tmp_path)
     path.unlink()
-    with pytest.raises(InputError, match=r"without class folders.*LOC_val_solution\.csv"):
-        load_dataset("imagenet", tmp_path)
+    assert_refused(r"without class folders.*LOC_val_solution\.csv", "imagenet", tmp_path)
 
 
 def test_long_tail_lists_are_read_with_kaggles_archive(tmp_path):
@@ -130,11 +132,9 @@ def test_bad_lists_are_named(tmp_path):
         ("train/place_0/1.jpg x", "got 'train/place_0/1.jpg x'"),
     ]:
         path.write_text(good + line + "\n")
-        with pytest.raises(InputError, match=message):
-            load_dataset("places365-lt", tmp_path)
+        assert_refused(message, "places365-lt", tmp_path)
     path.unlink()
-    with pytest.raises(InputError, match=r"Places_LT_val\.txt.*classifier-balancing"):
-        load_dataset("places365-lt", tmp_path)
+    assert_refused(r"Places_LT_val\.txt.*classifier-balancing", "places365-lt", tmp_path)
 
 
 def test_lists_without_folders_number_their_classes(tmp_path):
@@ -159,8 +159,7 @@ def test_places365_by_its_own_lists(tmp_path):
     for path, _ in val:
         draw_image(tmp_path / "val_256" / path, 2)
     lists = tmp_path / "filelist_places365-standard"
-    with pytest.raises(InputError, match="neither form of Places365"):
-        load_dataset("places365", tmp_path)
+    assert_refused("neither form of Places365", "places365", tmp_path)
     lists.mkdir()
     for name, rows in [
         ("places365_train_standard", [(f"/{path}", label) for path, label in train]),
@@ -175,8 +174,7 @@ def test_places365_by_its_own_lists(tmp_path):
     assert items(found.parts["pool"]) == [(f"val_256/{p}", y) for p, y in val]
     assert all(listing.missing() == [] for listing in found.parts.values())
     (lists / "categories_places365.txt").write_text("/a/airfield 0\n")
-    with pytest.raises(InputError, match="only 1 classes"):
-        load_dataset("places365", tmp_path)
+    assert_refused("only 1 classes", "places365", tmp_path)
 
 
 def test_long_tail_lists_are_read_with_the_two_archives_of_places365(tmp_path):
@@ -243,8 +241,7 @@ def test_skin_images_may_be_named_by_their_address(tmp_path):
         for number in range(10)
     ]
     (tmp_path / "fitzpatrick17k.csv").write_text("\n".join([header, *lines]) + "\n")
-    with pytest.raises(InputError, match=r"named by its md5hash or url_alphanum.*on request"):
-        load_dataset("fitzpatrick17k", tmp_path)
+    assert_refused("named by its md5hash or url_alphanum.*on request", "fitzpatrick17k", tmp_path)
     for number in set(range(10)) - {3}:
         (tmp_path / f"httpwwwdermaamincomsitem{number}jpg.jpg").touch()
     dataset = load_dataset("fitzpatrick17k", tmp_path)
@@ -299,30 +296,22 @@ def test_bad_skin_tables_are_named(tmp_path):
         (table.assign(label=table["md5hash"]), "cannot be split by condition"),
     ]:
         change.to_csv(path, index=False)
-        with pytest.raises(InputError, match=message):
-            load_dataset("fitzpatrick17k", tmp_path)
+        assert_refused(message, "fitzpatrick17k", tmp_path)
     path.unlink()
-    with pytest.raises(InputError, match=r"fitzpatrick17k\.csv is neither"):
-        load_dataset("fitzpatrick17k", tmp_path)
+    assert_refused(r"fitzpatrick17k\.csv is neither", "fitzpatrick17k", tmp_path)
 
 
 # --- bad input
 
 
 def test_bad_places_are_named(tmp_path):
-    for arguments, message in [
-        (("cifar10", tmp_path), "dataset must be one of imagenet, imagenet-lt"),
-        (("imagenet", tmp_path / "none"), "is no folder"),
-        (("imagenet", tmp_path), "train, val is not there"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            load_dataset(*arguments)
-    with pytest.raises(InputError, match=r"lists=.* is no folder"):
-        load_dataset("imagenet", tmp_path, lists=tmp_path / "none")
+    assert_refused("dataset must be one of imagenet, imagenet-lt", "cifar10", tmp_path)
+    assert_refused("is no folder", "imagenet", tmp_path / "none")
+    assert_refused("train, val is not there", "imagenet", tmp_path)
+    assert_refused("lists=.* is no folder", "imagenet", tmp_path, lists=tmp_path / "none")
     for part in ("train", "val"):
         (tmp_path / part / "n1").mkdir(parents=True)
-    with pytest.raises(InputError, match="no images in its part 'train'"):
-        load_dataset("imagenet", tmp_path)
+    assert_refused("no images in its part 'train'", "imagenet", tmp_path)
 
 
 def test_the_digest_sees_order_and_labels_and_not_the_place(tmp_path):

@@ -1,7 +1,6 @@
 """Extraction by the command line, against plain forward passes with torchvision's own steps."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from trees import BATCH, SIDE, command, make_body, run_killed, save_checkpoint, write_tree
+from trees import BATCH, SIDE, command, copied, make_body, run_killed, save_checkpoint, write_tree
 
 from trustsets.errors import StorageError, TrustSetsWarning
 from trustsets.storage import read
@@ -57,8 +56,7 @@ def listed(tree, folder, part):
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
     tree, body, weights = prepared(dataset)
-    code, out, _ = cli(*command("extract", tree, weights, tmp_path, "--json"))
-    assert code == 0
+    out = cli(*command("extract", tree, weights, tmp_path, "--json")).out
     data = read_extracted(tmp_path)
     assert data.name == dataset
     assert Description.read(tmp_path).classes == tuple(tree.classes)
@@ -125,19 +123,18 @@ def arrays(folder):
 def holed(prepared, tmp_path_factory):
     """The smallest network, and a tree with damage at the ends of batches and beyond one."""
     tree, _, weights = prepared("fitzpatrick17k")
-    images = tmp_path_factory.mktemp("holed") / "images"
-    shutil.copytree(tree.images, images)
+    damaged = copied(tree, tmp_path_factory.mktemp("holed") / "images")
     for number in (3, 4, 5, 6, 7, 11):
-        path = images / f"{number:032x}.jpg"
+        path = damaged.images / f"{number:032x}.jpg"
         path.write_bytes(path.read_bytes()[:200])
-    return replace(tree, images=images), weights
+    return damaged, weights
 
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path, monkeypatch):
     tree, weights = holed
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert cli(*command("extract", tree, weights, whole))[0] == 0
+    cli(*command("extract", tree, weights, whole))
     arguments = command("extract", tree, weights, killed)
     monkeypatch.setattr(networks, "SHARD_ROWS", BATCH)
     run_killed("networks.write", shards, arguments)
@@ -146,8 +143,7 @@ def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path,
         read_extracted(killed)
     kept = {path: path.stat().st_mtime_ns for path in killed.rglob("shard-*")}
     assert kept
-    status, out, _ = cli(*arguments, "--json")
-    assert status == 0
+    out = cli(*arguments, "--json").out
     ours, theirs = arrays(killed), arrays(whole)
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
@@ -160,22 +156,17 @@ def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path,
 
 def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
     tree, weights = holed
-    assert cli(*command("extract", tree, weights, tmp_path))[0] == 0
+    words = command("extract", tree, weights, tmp_path)
+    cli(*words)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")}
-    code, out, _ = cli(*command("extract", tree, weights, tmp_path))
-    assert code == 0
-    assert "done before" in out
+    assert "done before" in cli(*words).out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
     # Another setting is refused, and what is there stays whole.
-    for change, message in [
-        (["--batch-size", "5"], "batch_size was 4, is 5"),
-        (["--seed", "1"], "seed was 0, is 1"),
-    ]:
-        code, _, err = cli(*command("extract", tree, weights, tmp_path), *change)
-        assert (code, message in err) == (2, True), err
+    assert "batch_size was 4, is 5" in cli(*words, "--batch-size", 5, code=2).err
+    assert "seed was 0, is 1" in cli(*words, "--seed", 1, code=2).err
     smaller = write_tree("fitzpatrick17k", tmp_path / "images", train=2, held=2)
-    code, _, err = cli(*command("extract", smaller, weights, tmp_path))
-    assert (code, "listing_sha256 was" in err) == (2, True)
+    done = cli(*command("extract", smaller, weights, tmp_path), code=2)
+    assert "listing_sha256 was" in done.err
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
     assert len(read_extracted(tmp_path).train[1])
 
@@ -185,17 +176,13 @@ def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
 
 def test_missing_and_damaged_images_are_named_and_counted(prepared, cli, tmp_path):
     tree, body, weights = prepared("fitzpatrick17k")
-    images = tmp_path / "images"
-    shutil.copytree(tree.images, images)
-    names = [path for path, _ in tree.parts["all"]]
+    images, output = tmp_path / "images", tmp_path / "out"
+    broken, names = copied(tree, images), [path for path, _ in tree.parts["all"]]
     (images / names[0]).unlink()
     (images / names[1]).write_bytes(b"no image at all")
     (images / names[2]).write_bytes((images / names[2]).read_bytes()[:300])
     (images / names[3]).write_bytes(b"")
-    broken = replace(tree, images=images)
-    output = tmp_path / "out"
-    code, _, err = cli(*command("extract", broken, weights, output))
-    assert code == 0
+    err = cli(*command("extract", broken, weights, output)).err
     lines = [line.split("\t") for line in (output / "unreadable.txt").read_text().splitlines()]
     assert sorted(path for _, path, _ in lines) == sorted(names[:4])
     reasons = {path: reason for _, path, reason in lines}
@@ -220,28 +207,22 @@ def test_missing_and_damaged_images_are_named_and_counted(prepared, cli, tmp_pat
 @pytest.mark.parametrize("kind", ["missing", "damaged"])
 def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
-    images = tmp_path / "images"
-    shutil.copytree(tree.images, images)
+    images, output = tmp_path / "images", tmp_path / "out"
+    broken = copied(tree, images)
     for path, _ in tree.parts["all"][:3]:
         (images / path).unlink() if kind == "missing" else (images / path).write_bytes(b"?")
-    output = tmp_path / "out"
-    broken = replace(tree, images=images)
-    code, _, err = cli(*command("extract", broken, weights, output, "--max-unreadable", 2))
-    assert code == 2
+    err = cli(*command("extract", broken, weights, output, "--max-unreadable", 2), code=2).err
     assert "3 images under" in err
     assert "--max-unreadable allows 2" in err
     assert len((output / "unreadable.txt").read_text().splitlines()) == 3
     # Missing files are found before anything is run.
     assert (output / "train").exists() == (kind == "damaged")
-    assert cli(*command("extract", broken, weights, output, "--max-unreadable", 3))[0] == 0
+    cli(*command("extract", broken, weights, output, "--max-unreadable", 3))
     (images / "fitzpatrick17k.csv").rename(tmp_path / "fitzpatrick17k.csv")
     for path in images.iterdir():
         path.write_bytes(b"?")
-    code, _, err = cli(
-        *command("extract", broken, weights, tmp_path / "none", "--max-unreadable", 999)
-    )
-    assert code == 2
-    assert "no image of part 'train'" in err
+    words = command("extract", broken, weights, tmp_path / "none", "--max-unreadable", 999)
+    assert "no image of part 'train'" in cli(*words, code=2).err
 
 
 # --- bad input
@@ -250,27 +231,26 @@ def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
 def test_weights_of_other_classes_are_refused(prepared, cli, tmp_path):
     tree, body, _ = prepared("fitzpatrick17k")
     other = save_checkpoint(tree.dataset, make_body(tree.dataset, 5), tmp_path / "five")
-    code, _, err = cli(*command("extract", tree, other, tmp_path / "out"))
-    assert code == 2
-    assert "do not fit ResNet" in err
+    done = cli(*command("extract", tree, other, tmp_path / "out"), code=2)
+    assert "do not fit ResNet" in done.err
     from safetensors.torch import save_file
 
     path, facts = tmp_path / "facts.safetensors", {"classes": ["a", "b", "c"]}
     save_file(body.state_dict(), path, {"trustsets": json.dumps(facts)})
-    code, _, err = cli(*command("extract", tree, path, tmp_path / "out"))
-    assert (code, "were trained on other classes" in err) == (2, True), err
+    done = cli(*command("extract", tree, path, tmp_path / "out"), code=2)
+    assert "were trained on other classes" in done.err
 
 
 def test_devices_that_are_not_there_are_refused(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     for name in ("cuda:99", "nonsense"):
-        code, _, err = cli(*command("extract", tree, weights, tmp_path), "--device", name)
-        assert (code, "cannot be used here" in err) == (2, True)
+        done = cli(*command("extract", tree, weights, tmp_path), "--device", name, code=2)
+        assert "cannot be used here" in done.err
 
 
 def test_damaged_folders_are_named(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
-    assert cli(*command("extract", tree, weights, tmp_path))[0] == 0
+    cli(*command("extract", tree, weights, tmp_path))
     whole = Description.read(tmp_path)
     shard = tmp_path / "pool" / "shard-000000000.safetensors"
     data = shard.read_bytes()

@@ -1,9 +1,10 @@
 """Tiny datasets laid out like the paper's five, and checkpoints in the forms they come in."""
 
+import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,12 @@ def write_skin(root: Path, n_classes: int, count: int) -> Tree:
     types = [str(value) if value > 0 else "unknown" for value in table["fitzpatrick_scale"]]
     skin_types = {path: own for (path, _), own in zip(items, types, strict=True)}
     return Tree("fitzpatrick17k", root, classes, {"all": items}, skin_types)
+
+
+def copied(tree: Tree, folder: Path) -> Tree:
+    """The same tree in another folder, to be damaged."""
+    shutil.copytree(tree.images, folder)
+    return replace(tree, images=folder)
 
 
 def make_body(dataset: str, n_classes: int) -> nn.Module:
