@@ -52,10 +52,8 @@ def truncated(path, share=0.5):
 
 def header(shape, descr="<f4"):
     """First bytes of an .npy file."""
-    text = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        text, {"descr": descr, "fortran_order": False, "shape": shape}
-    )
+    text, facts = io.BytesIO(), {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(text, facts)
     return text.getvalue()
 
 

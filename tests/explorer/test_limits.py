@@ -3,6 +3,7 @@
 The server runs in a process of its own with few open files, as an owner's process does.
 """
 
+import contextlib
 import html
 import os
 import re
@@ -125,15 +126,11 @@ def test_a_connection_that_waits_is_closed(data, monkeypatch, sent):
     with explore(data.outputs) as explorer:
         with socket.create_connection(("127.0.0.1", explorer.port)) as stranger:
             stranger.sendall(sent)
-            ready = select.select([stranger], [], [], 10)[0]
-            assert ready
+            assert select.select([stranger], [], [], 10)[0]
             stranger.settimeout(10)
-            received = b"-"
-            try:
-                while received:
-                    received = stranger.recv(4096)
-            except ConnectionResetError:
-                pass
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
 
 
 def test_no_argument_of_the_browser_tells_the_token(data, monkeypatch):

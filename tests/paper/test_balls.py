@@ -70,10 +70,8 @@ def test_centres_drawn_anew_differ_between_radii(planted):
     rng = np.random.default_rng([0, 4])
     draws = np.array([rng.choice(700, 20, replace=False) for _ in range(12)]).reshape(3, 4, 20)
     for i, radius in enumerate(curve.radii):
-        gaps = [
-            [slow_growing_gap(features, hits, centre, radius, 0.1, 10)[0] for centre in trial]
-            for trial in draws[i]
-        ]
+        centres = draws[i].ravel()
+        gaps = [slow_growing_gap(features, hits, centre, radius, 0.1, 10)[0] for centre in centres]
         assert curve.gap[i] == pytest.approx(np.mean(gaps))
 
 

@@ -121,10 +121,8 @@ def with_few(outputs):
 @pytest.mark.parametrize("score", [APS(), Softmax(), APS(own_mass="random")], ids=str)
 def test_the_ends_of_the_dial_are_the_two_methods(score, make_outputs):
     calibration, test = with_few(make_outputs(600, 6)), make_outputs(200, 6, seed=1)
-    first, last = (
-        InterpolatedConformal(tau=tau, score=score).calibrate(calibration) for tau in (0.0, 1.0)
-    )
-    alphas = (0.05, 0.2)
+    ends, alphas = (InterpolatedConformal(tau=tau, score=score) for tau in (0.0, 1.0)), (0.05, 0.2)
+    first, last = (predictor.calibrate(calibration) for predictor in ends)
     standard = StandardConformal(score=score).calibrate(calibration).predict_set(test, alphas)
     by_class = MondrianConformal(by="class", score=score).calibrate(calibration)
     np.testing.assert_array_equal(first.predict_set(test, alphas).mask, standard.mask)
@@ -196,9 +194,8 @@ def test_plug_in_is_the_engine_fit_at_level_zero_below_the_conformal_threshold(m
     basis = Polynomial(degree=3, of=(Confidence(),))
     sets = PluginConformal(basis=basis).calibrate(calibration).predict_set(test)
     fitted = basis.fit(calibration)
-    model = fit_quantiles(
-        fitted.design(calibration), APS(scale="tail").of_labels(calibration), alpha=0.1
-    )
+    scores = APS(scale="tail").of_labels(calibration)
+    model = fit_quantiles(fitted.design(calibration), scores, alpha=0.1)
     expected = model.thresholds(fitted.design(test), weight=0.0).values
     np.testing.assert_allclose(sets.thresholds, expected, rtol=1e-12)
     # Raising the weight of the new sample from 0 to 1 - alpha can only raise its threshold.
@@ -283,11 +280,8 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
 
 def test_bad_input_to_atypicality_is_named(training, make_outputs):
     features, labels = training
-    for arguments, message in [
-        ((np.zeros((4, 2)), [0, 0, 1, 1]), "features do not vary within any class"),
-        (([[0.0], [1.0]], [0, 1]), "features do not vary within any class"),
-    ]:
-        with pytest.raises(InputError, match=message):
+    for arguments in ((np.zeros((4, 2)), [0, 0, 1, 1]), ([[0.0], [1.0]], [0, 1])):
+        with pytest.raises(InputError, match="features do not vary within any class"):
             Atypicality.from_training(*arguments)
     fitted = Atypicality.from_training(features, labels)
     with pytest.raises(InputError, match="Atypicality needs features; pass features="):

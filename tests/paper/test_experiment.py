@@ -127,10 +127,8 @@ def test_every_cell_is_what_the_predictors_give(fixed, source, plain, trust):
             names = ["conf_trust", "conf_rank", "class", "groups"]
             wanted = evaluate(sets, test.with_trust(trust), metrics=names, n_bootstrap=200)
             for name, value in wanted.metrics.items():
-                got = runs[place].metrics[name]
-                assert (got.value, got.lower) == pytest.approx(
-                    (value.value, value.lower), nan_ok=True
-                ), cell
+                got, expected = runs[place].metrics[name], (value.value, value.lower)
+                assert (got.value, got.lower) == pytest.approx(expected, nan_ok=True), cell
     assert len(found.evaluations) == CELLS
 
 
@@ -319,12 +317,8 @@ def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept)
 
 def test_without_training_points_what_needs_trust_is_left_out():
     found, cache = run(Source("small", {"pool": small_outputs()}))
-    assert {cell.method for cell in found.evaluations} == {
-        STANDARD,
-        GROUPWISE,
-        PCA,
-        PACKAGE_GROUPWISE,
-    }
+    methods = {cell.method for cell in found.evaluations}
+    assert methods == {STANDARD, GROUPWISE, PCA, PACKAGE_GROUPWISE}
     assert "trust" not in cache.made
     assert found.correlations == []
     assert "no training samples" in found.left_out[0]

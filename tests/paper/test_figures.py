@@ -57,9 +57,8 @@ def test_several_seeds_have_their_mean(case, ax):
 
 def test_degree_curves_show_means_errors_and_the_floor(case):
     test, result, covered = case
-    full = evaluate(
-        np.ones_like(covered), test, alpha=0.1, sizes=np.full(len(test), 5), metrics=["conf_trust"]
-    )
+    options = {"alpha": 0.1, "sizes": np.full(len(test), 5), "metrics": ["conf_trust"]}
+    full = evaluate(np.ones_like(covered), test, **options)
     figure = degree_curves({"a": {1: [result, result], 3: [result, full]}, "b": {1: [result]}})
     top, bottom = figure.axes
     gaps = [item.tables["conf_trust"].gap.value for item in (result, full)]

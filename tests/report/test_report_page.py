@@ -108,15 +108,11 @@ def test_same_input_gives_the_same_bytes(case, page, tmp_path):
 
 def test_text_from_users_is_escaped_everywhere(case):
     evil = "</script><script>alert(1)</script><img src=x>"
-    results = {evil: case.results["planted"]}
-    text = render_report(
-        results,
-        outputs=case.outputs,
-        sets={evil: case.sets["planted"]},
-        title=evil,
-        predictors={evil: case.predictors["planted"]},
-        details={evil: evil},
+    results, sets, predictors = (
+        {evil: own["planted"]} for own in (case.results, case.sets, case.predictors)
     )
+    texts = {"title": evil, "details": {evil: evil}}
+    text = render_report(results, outputs=case.outputs, sets=sets, predictors=predictors, **texts)
     assert "<script>alert" not in text
     assert "<img" not in text
     assert text.count("<script") == 2

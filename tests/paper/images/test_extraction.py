@@ -47,9 +47,8 @@ def listed(tree, folder, part):
     if "all" not in tree.parts:
         return tree.parts[part]
     known = dict(tree.parts["all"])
-    return [
-        (path, known[path]) for path in pd.read_parquet(folder / part / "samples.parquet")["path"]
-    ]
+    paths = pd.read_parquet(folder / part / "samples.parquet")["path"]
+    return [(path, known[path]) for path in paths]
 
 
 @pytest.mark.filterwarnings("ignore:the network is right:trustsets.errors.TrustSetsWarning")

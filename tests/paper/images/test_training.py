@@ -101,10 +101,8 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    changes = {"is_skin": False, "learning_rate": 0.05}
-    _, history = train(
-        tree, tmp_path / "start.pth", tmp_path / "out", epochs=3, batch_size=7, **changes
-    )
+    changes = {"is_skin": False, "learning_rate": 0.05, "epochs": 3, "batch_size": 7}
+    _, history = train(tree, tmp_path / "start.pth", tmp_path / "out", **changes)
     assert torch.equal(torch.rand(3), expected)
     assert history[-1]["loss"] < 0.7 * history[0]["loss"]
     assert history[-1]["accuracy"] > history[0]["accuracy"]
@@ -197,9 +195,8 @@ def test_balanced_epochs_draw_classes_equally():
 
 def test_rates_fall_as_the_recipes_say():
     steps = RECIPES["fitzpatrick17k"]
-    assert [steps.rate(epoch, 0.0) for epoch in (0, 6, 7, 14)] == pytest.approx(
-        [1e-3, 1e-3, 1e-4, 1e-5]
-    )
+    rates = [steps.rate(epoch, 0.0) for epoch in (0, 6, 7, 14)]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-5])
     cosine = RECIPES["places365"]
     assert [cosine.rate(0, done) for done in (0.0, 0.5, 1.0)] == pytest.approx([0.01, 0.005, 0.0])
 

@@ -159,9 +159,8 @@ def make_body(dataset: str, n_classes: int) -> nn.Module:
     torch.manual_seed(len(dataset))
     body = getattr(models, name)(weights=None, num_classes=n_classes)
     if dataset == "fitzpatrick17k":
-        body.fc = nn.Sequential(
-            nn.Linear(512, 256), nn.ReLU(), nn.Dropout(0.4), nn.Linear(256, n_classes)
-        )
+        head = nn.Linear(512, 256), nn.ReLU(), nn.Dropout(0.4), nn.Linear(256, n_classes)
+        body.fc = nn.Sequential(*head)
     for module in body.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.weight.data.fill_(0.5)
