@@ -118,14 +118,10 @@ def test_every_sample_is_set_aside_for_some_seeds_and_not_for_others(prefit):
     X, y = numbered(60)
     trained = Watched().fit(X, y)
     times = np.zeros(60, int)
+    words = {"features": first_column, "prefit": prefit}
     for seed in range(60):
-        model = TrustSetClassifier(
-            trained if prefit else Watched(),
-            StandardConformal(score=Softmax()),
-            features=first_column,
-            prefit=prefit,
-            random_state=seed,
-        )
+        estimator, method = trained if prefit else Watched(), StandardConformal(score=Softmax())
+        model = TrustSetClassifier(estimator, method, random_state=seed, **words)
         (model.calibrate if prefit else model.fit)(X, y)
         times[model.estimator_.asked_] += 1
     # Binomial(60, 0.3) and Binomial(60, 0.7); 0 or 60 has probability 5e-10.
@@ -250,10 +246,7 @@ def test_per_class_is_that_of_the_predictor():
         ({"nonconformity_score": "magic"}, "score must be one of aps"),
         ({"method": "standard", "per_class": True}, 'per_class=True belongs to method="cond'),
         ({"per_class": "auto"}, "per_class must be True or False; got 'auto'"),
-        (
-            {"method": StandardConformal(), "nonconformity_score": "aps"},
-            "set them in the StandardConformal that method holds",
-        ),
+        ({"method": StandardConformal(), "nonconformity_score": "aps"}, "in the StandardConformal"),
         ({"method": "magic"}, "method must be"),
         ({"method": "paper", "features": None}, "needs a trust score"),
         ({"calibration_fraction": 1.5}, "calibration_fraction must lie"),
@@ -335,10 +328,23 @@ def test_margins_stand_in_for_probabilities(digits):
     X, y = digits
     for labels in (y, np.where(y == "one", "one", "other")):
         model = TrustSetClassifier(RidgeClassifier(), "standard").fit(X[:1200], labels[:1200])
-        np.testing.assert_array_equal(
-            model.outputs(X[1200:]).predicted, model.estimator_.predict(X[1200:])
-        )
+        np.testing.assert_array_equal(model.outputs(X[1200:]).predicted, model.predict(X[1200:]))
         assert model.predict_set(X[1200:]).covers(labels[1200:]).mean() > 0.85
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
+@pytest.mark.parametrize("prefit", [False, True])
+def test_a_call_that_fails_changes_nothing(prefit, digits):
+    X, y = digits
+    estimator = GaussianNB().fit(X[:600], y[:600]) if prefit else GaussianNB()
+    model = TrustSetClassifier(estimator, "paper", prefit=prefit)
+    call = model.calibrate if prefit else model.fit
+    expected = call(X[600:1200], y[600:1200]).predict_set(X[1200:])
+    before = {name: id(value) for name, value in vars(model).items()}
+    with pytest.raises(InputError, match="calibration samples cannot determine 21 basis func"):
+        call(X[1200:1220], y[1200:1220])
+    assert {name: id(value) for name, value in vars(model).items()} == before
+    np.testing.assert_array_equal(model.predict_set(X[1200:]).mask, expected.mask)
 
 
 # What scikit-learn users have: pipelines, tables, groups, metadata.
@@ -375,6 +381,18 @@ def pipeline(last=None):
         (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["site", "note"]),
     )
     return make_pipeline(encode, last or LogisticRegression(max_iter=300))
+
+
+@pytest.mark.parametrize("wrap", [make_pipeline, lambda own: GridSearchCV(own, {"C": [1.0]}, cv=2)])
+def test_margins_of_three_pairs_are_not_those_of_three_classes(wrap):
+    X, y = drawn(300)
+    pairs, three, two = wrap(SVC(decision_function_shape="ovo")), y < "oak", y < "cedar"
+    with pytest.raises(InputError, match=r"not for pairs; got 3 columns.*shape=\"ovr\""):
+        TrustSetClassifier(pairs, "standard").fit(X[three], y[three])
+    stacked = StackingClassifier([("a", pairs)], RidgeClassifier(), cv=2)
+    for model in (stacked, CalibratedClassifierCV(pairs, cv=2)):
+        TrustSetClassifier(model, "standard").fit(X[three], y[three])
+    TrustSetClassifier(pairs, "standard").fit(X[two], y[two])
 
 
 GRID = {"logisticregression__C": [0.1, 1.0]}
@@ -500,10 +518,8 @@ def test_mixed_columns_are_numbers_and_indicators():
     new = frame.assign(text=["z"] * 4)  # never seen
     np.testing.assert_array_equal(features_of(frame, new)[:, 4:], np.zeros((4, 3)))
     # One sample is as in a batch.
-    for row in range(4):
-        np.testing.assert_array_equal(
-            features_of(frame, frame[row : row + 1]), found[row : row + 1]
-        )
+    for one in map(slice, range(4), range(1, 5)):
+        np.testing.assert_array_equal(features_of(frame, frame[one]), found[one])
     objects = frame[["age", "text"]].to_numpy(object)
     expected = features_of(frame[["age", "text"]], frame[["age", "text"]])
     np.testing.assert_array_equal(features_of(objects, objects), expected)
@@ -522,9 +538,8 @@ def test_columns_of_the_input_go_by_name_behind_a_pipeline(table):
     model = TrustSetClassifier(pipeline(), "mondrian", features="input").fit(frame, y)
     shuffled = frame[["note", "d", "site", "b", "a", "c"]]
     np.testing.assert_array_equal(model.outputs(shuffled).features, model.outputs(frame).features)
-    numbers = make_pipeline(
-        make_column_transformer((SimpleImputer(), list("abcd"))), LogisticRegression()
-    )
+    columns = make_column_transformer((SimpleImputer(), list("abcd")))
+    numbers = make_pipeline(columns, LogisticRegression())
     model = TrustSetClassifier(numbers, "mondrian", features="input").fit(frame[list("abcd")], y)
     found = model.outputs(frame[list("dbca")]).features
     np.testing.assert_array_equal(found, model.outputs(frame[list("abcd")]).features)
@@ -693,10 +708,8 @@ def test_every_method_has_a_name(table):
         assert model.predict_set(X[600:]).covers(y[600:]).mean() > 0.82
     with pytest.warns(UserWarning, match="calibration samples"):
         paper = TrustSetClassifier(GaussianNB(), "paper").fit(X[:600], y[:600])
-    assert (
-        paper.predictor_.get_params()
-        == ConditionalConformal.paper(trust=paper.reference_).get_params()
-    )
+    expected = ConditionalConformal.paper(trust=paper.reference_)
+    assert paper.predictor_.get_params() == expected.get_params()
     plain = TrustSetClassifier(GaussianNB(), features=None).fit(X[:600], y[:600])
     assert plain.predictor_.trust is None
     bins = TrustSetClassifier(GaussianNB(), "mondrian", features=None).fit(X[:600], y[:600])
@@ -736,11 +749,7 @@ def test_mistakes_are_named(table):
         (TrustSetClassifier(SVC(decision_function_shape="ovo")), {}, 'shape="ovr"'),
         # As many weights as samples that are trained on: no classifier would notice.
         (bayes, {"sample_weight": np.ones(630)}, r"each of the 900 samples; got shape \(630,\)"),
-        (
-            TrustSetClassifier(GaussianNB(), features=X),
-            {},
-            "function of X, or None; got 'DataFrame'",
-        ),
+        (TrustSetClassifier(GaussianNB(), features=X), {}, "of X, or None; got 'DataFrame'"),
     ]:
         with pytest.raises(InputError, match=message):
             model.fit(X, y, **call)

@@ -6,6 +6,7 @@ trained classifiers, also those inside pipelines and searches; the features of t
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final
@@ -177,37 +178,40 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if fit_params:
                 names = ", ".join(fit_params)
                 raise InputError(f"prefit=True trains nothing; leave out {names}.")
-            self._adopt(_require_trained(self.estimator), X)
-            return self._fit_reference(X, y, is_training=True)
+            with _restored_on_error(self):
+                self._adopt(_require_trained(self.estimator), X)
+                return self._fit_reference(X, y, is_training=True)
         columns = _group_columns(X, self.groups, groups)
         self._check_parameters(columns)
         train, rest = _random_part(y, 1.0 - self.calibration_fraction, self.random_state)
         X_train, estimator = _safe_indexing(X, train), _fresh_copy(self.estimator)
         parameters = _parameters_of_fit(self, X, fit_params, train)
         estimator.fit(X_train, y[train], **parameters)
-        self._adopt(estimator, X)._fit_reference(X_train, y[train], is_training=True)
-        rest = rest[self._seen_in_training(y[rest])]
-        outputs = self._described(_safe_indexing(X, rest), y[rest], _take(columns, rest))
-        return self._calibrate(outputs)
+        with _restored_on_error(self):
+            self._adopt(estimator, X)._fit_reference(X_train, y[train], is_training=True)
+            rest = rest[self._seen_in_training(y[rest])]
+            outputs = self._described(_safe_indexing(X, rest), y[rest], _take(columns, rest))
+            return self._calibrate(outputs)
 
     def calibrate(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Calibrate on data that the classifier was not trained on; can be called again."""
         X, y = _check_data(X, y)
         columns = _group_columns(X, self.groups, groups)
         self._check_parameters(columns)
-        if self.prefit and not getattr(self, "reference_is_training_", False):
-            self._adopt(_require_trained(self.estimator), X)
+        with _restored_on_error(self):
+            if self.prefit and not getattr(self, "reference_is_training_", False):
+                self._adopt(_require_trained(self.estimator), X)
+                _check_known(y, self.classes_)
+                X, y, columns = self._set_reference_aside(X, y, columns)
+            elif not hasattr(self, "estimator_"):
+                raise NotCalibratedError("there is no trained classifier; call fit, or set prefit.")
+            elif self._needs_features and self.encoder_ is None:
+                raise NotCalibratedError("method changed to one with a trust score; call fit.")
             _check_known(y, self.classes_)
-            X, y, columns = self._set_reference_aside(X, y, columns)
-        elif not hasattr(self, "estimator_"):
-            raise NotCalibratedError("there is no trained classifier; call fit, or set prefit.")
-        elif self._needs_features and self.encoder_ is None:
-            raise NotCalibratedError("the method was changed to one with a trust score; call fit.")
-        _check_known(y, self.classes_)
-        outputs = self._described(X, y, columns)
-        if self.reference_ is not None:
-            _check_apart(self.reference_, outputs)
-        return self._calibrate(outputs)
+            outputs = self._described(X, y, columns)
+            if self.reference_ is not None:
+                _check_apart(self.reference_, outputs)
+            return self._calibrate(outputs)
 
     def predict_set(
         self,
@@ -425,6 +429,17 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if isinstance(predictor, ConditionalConformal) and predictor.basis == "auto":
             warn_of_unused_groups(predictor, outputs.groups)
         return self
+
+
+@contextmanager
+def _restored_on_error(model: TrustSetClassifier) -> Iterator[None]:
+    """Leave a model as it was, where an error would leave it with a part of what was learned."""
+    before = dict(model.__dict__)
+    try:
+        yield
+    except BaseException:
+        model.__dict__ = before
+        raise
 
 
 # Samples: labels, groups, weights and other parameters of fit.
@@ -670,10 +685,17 @@ def _outputs_of(estimator: Any, X: Any, *, classes: Array, **fields: Any) -> Mod
         # The margin of a logistic model is the difference of two logits: the softmax of these
         # halves is the model's `predict_proba`.
         margins = np.column_stack([-margins, margins]) / 2.0
-    if margins.shape[1] != len(classes):
+    # Three classes have three pairs: the columns do not tell. What is stacked gives no margins.
+    of_pairs = any(
+        getattr(inner.model, "decision_function_shape", None) == "ovo"
+        and len(inner.model.classes_) > 2
+        and "StackingClassifier" not in inner.wrappers
+        for inner in _inner_models(estimator)
+    )
+    if of_pairs or margins.shape[1] != len(classes):
         raise InputError(
-            f"decision_function gives {margins.shape[1]} columns for {len(classes)} classes; set "
-            'decision_function_shape="ovr" of the classifier.'
+            f"decision_function must give a margin for each of the {len(classes)} classes, not for "
+            f'pairs; got {margins.shape[1]} columns. Set decision_function_shape="ovr".'
         )
     return ModelOutputs(logits=margins, classes=classes, **fields)
 
