@@ -483,8 +483,9 @@ class FittedComponents(FittedBasis):
         columns = np.ones((len(features), 1 + len(self.directions)))
 
         def project(rows: slice) -> None:
-            centred = features[rows] - self.mean
-            # Not a matrix product: the last digits of one depend on the other rows of its batch.
+            # In C order, and not a matrix product: the last digits of sums along a row depend on
+            # its layout, and those of a product on the other rows of its batch.
+            centred = np.ascontiguousarray(features[rows] - self.mean)
             np.einsum("ij,kj->ik", centred, self.directions, out=columns[rows, 1:])
 
         for_each_block(project, *features.shape)
@@ -507,7 +508,7 @@ def _exact_directions(features: Array, count: int) -> tuple[Floats, Floats, Floa
     # The covariance has enough digits for the leading directions, and decomposing it is ten times
     # faster than a singular value decomposition of many samples.
     solver = "covariance_eigh" if features.shape[0] > features.shape[1] else "full"
-    pca = PCA(count, svd_solver=solver).fit(features.astype(np.float64))
+    pca = PCA(count, svd_solver=solver).fit(features.astype(np.float64, order="C"))
     return pca.mean_, pca.components_, np.sqrt(pca.explained_variance_)
 
 
@@ -518,7 +519,7 @@ def _leading_directions(features: Array, count: int) -> tuple[Floats, Floats, Fl
     It takes a second where an exact decomposition of many wide features takes minutes.
     """
     stride = -(-features.size // _MOST_NUMBERS)
-    rows = features[::stride].astype(np.float64)
+    rows = features[::stride].astype(np.float64, order="C")
     # Sums round: in this order, that in which the samples came does not show in the last digits.
     rows = rows[np.argsort(np.einsum("ij,ij->i", rows, rows), kind="stable")]
     mean = rows.mean(axis=0)
