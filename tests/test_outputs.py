@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,12 +120,14 @@ def test_classes_are_found_or_given(labels, classes, expected):
 
 
 GOOD = {"logits": np.zeros((2, 2))}
+LISTS = np.array([[1], [2, 3]], dtype=object)
+NO_NAMES = ([0, np.nan], np.array(["2020", "NaT"], "M8[D]"), LISTS, pd.array([1, None], "Int64"))
 BAD = [
     ({}, "exactly one of logits and probabilities"),
     ({"logits": [[0.0]], "probabilities": [[1.0]]}, "exactly one of logits and probabilities"),
     ({"logits": [1.0, 2.0]}, r"logits must have two dimensions.*\(2,\)"),
-    ({"logits": np.zeros((0, 3))}, r"logits must not be empty; got shape \(0, 3\)"),
-    ({"logits": np.zeros((3, 0))}, r"logits must not be empty; got shape \(3, 0\)"),
+    ({"logits": np.zeros((0, 3))}, r"logits must .* not be empty; got shape \(0, 3\)"),
+    ({"logits": np.zeros((3, 0))}, r"logits must .* not be empty; got shape \(3, 0\)"),
     ({"logits": [[1j]]}, "logits must hold real numbers"),
     ({"logits": [["a", "b"]]}, "logits must hold real numbers"),
     ({"logits": [[0.0, 1.0], [0.0, np.nan]]}, "row 1, column 1 holds nan"),
@@ -141,7 +145,9 @@ BAD = [
     ({**GOOD, "labels": [0.0, np.nan]}, "labels must not hold .*row 1"),
     ({**GOOD, "labels": np.array(["a", 1], dtype=object)}, "mix types"),
     ({**GOOD, "classes": [1, 2, 3]}, "classes must name the 2 columns"),
-    ({**GOOD, "classes": [1, 1]}, "classes must be distinct"),
+    *(({**GOOD, "classes": names}, "classes must be distinct") for names in ([1, 1], *NO_NAMES)),
+    ({**GOOD, "labels": NO_NAMES[1]}, "labels must not hold .*row 1"),
+    ({**GOOD, "labels": LISTS}, "labels must be names of classes"),
     ({**GOOD, "groups": {"sex": ["f"]}}, r"groups\['sex'\] must have shape"),
     ({**GOOD, "rows": [0, -1]}, "rows must be non-negative"),
 ]
@@ -159,13 +165,14 @@ def test_bad_input_is_named(arguments, message):
         ([], "selects no sample"),
         ([5], "index 5 is out of bounds"),
         (np.array([True]), "boolean index"),
-        ([[0, 1]], "one dimension; got 2"),
+        *((index, "must have one dimension; got 2") for index in (None, True, [[0]])),
     ],
 )
 def test_take_refuses_and_leaves_the_outputs_whole(make_outputs, index, message):
     outputs = make_outputs(3)
-    with pytest.raises(InputError, match=message):
-        outputs.take(index)
+    for choose in (outputs.take, outputs.__getitem__):
+        with pytest.raises(InputError, match=message):
+            choose(index)
     assert len(outputs) == 3
 
 
@@ -202,9 +209,8 @@ def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
     assert ModelOutputs(logits=outputs.logits).draw_keys[3] != keys[3]  # features count
     numbered = make_outputs(40, rows=np.arange(100, 140))
     np.testing.assert_array_equal(numbered.take([5]).draw_keys, [105])
-    np.testing.assert_array_equal(
-        ModelOutputs.concat([numbered.take([5]), numbered.take([2])]).draw_keys, [105, 102]
-    )
+    joined = ModelOutputs.concat([numbered.take([5]), numbered.take([2])])
+    np.testing.assert_array_equal(joined.draw_keys, [105, 102])
     # Numbers that collide identify nothing: content does.
     collided = ModelOutputs.concat([numbered.take([5]), numbered.take([5])])
     np.testing.assert_array_equal(collided.draw_keys, keys[[5, 5]])
@@ -224,6 +230,15 @@ def test_one_sample_has_an_index():
         outputs.with_logits(np.zeros((3, 2)))
     with pytest.raises(InputError, match="ModelOutputs are no array"):
         np.asarray(outputs)
+
+
+@pytest.mark.parametrize("wrong", [[0.0, np.nan], [[1.0], [1.0]], ["a", "b"], [[1], [1, 2]], 1.0])
+def test_what_another_trust_score_returns_is_checked(wrong):
+    outputs = ModelOutputs(logits=np.eye(2), features=np.eye(2))
+    with pytest.raises(InputError, match=r"what SimpleNamespace\.score returns must be an array"):
+        outputs.with_trust(SimpleNamespace(score=lambda *_: wrong))
+    values = outputs.with_trust(SimpleNamespace(score=lambda *_: [3, np.inf])).trust
+    assert values[0] == 3.0 and np.isfinite(values[1]) and not values.flags.writeable
 
 
 def test_a_frame_is_told_how_to_be_wrapped():

@@ -95,6 +95,9 @@ def test_any_container_and_float_type(data):
     for wrap in (np.float32, np.float64, pd.DataFrame, torch.from_numpy, np.ndarray.tolist):
         trust = TrustScore().fit(wrap(half), pd.Series(labels))
         np.testing.assert_allclose(trust.score(wrap(asked), list(predicted)), expected, 1e-12)
+    text = np.dtypes.StringDType()
+    named = TrustScore().fit(half, labels.astype(text)).score(asked, predicted.astype(text))
+    np.testing.assert_array_equal(named, expected)
     # The torch search keeps half precision as it came; distances are those of the same numbers.
     found = TrustScore(device="torch:cpu").fit(half, labels).score(asked, predicted)
     np.testing.assert_allclose(found, expected, 1e-12)

@@ -36,35 +36,39 @@ _LOOKS_LIKE_SUM = 1e-3
 
 def to_numpy(value: Any, name: str) -> Array:
     """Return `value` (NumPy, pandas, torch, list) as a NumPy array, without copying if possible."""
-    if type(value).__module__.split(".")[0] == "torch":
-        value = value.detach().cpu()
-        if "bfloat16" in str(value.dtype):
-            value = value.float()
-        return np.asarray(value.numpy())
     try:
+        if hasattr(value, "detach") and hasattr(value, "cpu"):  # torch's, also of a subclass
+            value = value.detach().cpu()
+            value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()
         array: Array = np.asanyarray(value)
-    except ValueError as error:  # lists of different lengths
-        raise InputError(f"{name} must be an array: {error}.") from None
+    except (RuntimeError, TypeError, ValueError) as error:  # sparse tensors, lists of other lengths
+        raise InputError(f"{name} must be an array: {str(error).rstrip('.')}.") from None
     if isinstance(array, np.ma.MaskedArray):
         raise InputError(f"{name} must not be a masked array; fill or drop the masked entries.")
-    return array
+    # Rows of np.matrix are matrices again, and much of NumPy does without StringDType.
+    return np.asarray(array.astype(object) if array.dtype.kind == "T" else array)
+
+
+def objects_as_floats(array: Array) -> Array:
+    """Numbers in an array of objects, which pandas' own types give, as float64; else the array."""
+    if array.dtype.kind != "O" or any(isinstance(item, str | bytes) for item in array.flat):
+        return array
+    try:
+        return array.astype(np.float64)
+    except (OverflowError, TypeError, ValueError):
+        return array
 
 
 def floating_matrix(value: Any, name: str, n: int | None = None) -> Array:
     """Check a non-empty matrix of finite numbers, with n rows if asked; integers become float64."""
-    array = to_numpy(value, name)
-    if array.ndim != 2:
-        raise InputError(
-            f"{name} must have two dimensions, one row per sample; got shape {array.shape}."
-        )
-    if array.shape[0] == 0 or array.shape[1] == 0:
-        raise InputError(f"{name} must not be empty; got shape {array.shape}.")
+    array = objects_as_floats(to_numpy(value, name))
+    if array.ndim != 2 or array.size == 0:
+        rule = "must have two dimensions, one row per sample, and not be empty"
+        raise InputError(f"{name} {rule}; got shape {array.shape}.")
     if n not in (None, len(array)):
-        raise InputError(
-            f"{name} must have one row per sample; got {len(array)} rows for {n} samples."
-        )
+        raise InputError(f"{name} must have one row per sample; got {len(array)} for {n} samples.")
     if array.dtype.kind not in "iubf":
-        raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}.")
+        raise InputError(f"{name} must hold real numbers, none missing; got dtype {array.dtype}.")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8 or not array.dtype.isnative:
         array = array.astype(np.float64)
     # In blocks, so that a large memory-mapped array is never in memory as a whole.
@@ -84,7 +88,7 @@ def column(value: Any, name: str, n: int) -> Array:
     array = to_numpy(value, name)
     if array.shape != (n,):
         raise InputError(f"{name} must have shape ({n},), one per sample; got {array.shape}.")
-    missing = ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(0, bool)
+    missing = ~np.isfinite(array) if array.dtype.kind in "fcmM" else np.zeros(0, bool)
     if array.dtype.kind == "O":
         missing = np.array([is_missing(item) for item in array], bool)
     if missing.any():
@@ -96,17 +100,15 @@ def column(value: Any, name: str, n: int) -> Array:
 
 
 def group_column(value: Any, name: str, n: int) -> Array:
-    """Check one group per sample; floats, dates and objects become texts, missing ones `MISSING`.
+    """Check one group per sample; return texts, integers or booleans, `MISSING` for missing ones.
 
     Integers become floats where one is missing, so floats without a fraction are taken as integers.
     """
     array = to_numpy(value, name)
-    if array.dtype.kind not in "fmMO" or array.shape != (n,):
+    if array.dtype.kind not in "fmMOS" or array.shape != (n,):
         return column(array, name, n)
     if array.dtype.kind in "mM":
-        is_gone = np.isnat(array)
-        array = array.astype(str).astype(object)
-        array[is_gone] = None
+        return read_only(np.where(np.isnat(array), MISSING, array.astype(str)))
     texts = np.full(n, MISSING, dtype=object)
     for row, item in enumerate(array.tolist()):
         if is_missing(item):
@@ -115,14 +117,17 @@ def group_column(value: Any, name: str, n: int) -> Array:
             raise InputError(f"{name} must not hold infinity.")
         is_whole = isinstance(item, float) and item.is_integer()
         texts[row] = str(int(item) if is_whole else item)
+        if isinstance(item, bytes):
+            texts[row] = item.decode(errors="backslashreplace")
     return read_only(texts.astype(str))
 
 
 def is_missing(item: Any) -> bool:
-    """Whether a value is None, NaN, or pandas' NA or NaT."""
+    """Whether a value is None, NaN, NaT, or pandas' NA."""
     if type(item).__name__ in {"NAType", "NaTType"}:  # pandas' own, without importing pandas
         return True
-    return item is None or (isinstance(item, float) and np.isnan(item))
+    is_number = isinstance(item, complex | float | np.inexact | np.datetime64)
+    return item is None or (is_number and bool(np.isnan(item)))
 
 
 def texts_of(values: Array) -> list[str]:
@@ -165,8 +170,8 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> Codes:
         codes = labels.astype(np.int64)
         unknown = (codes < 0) | (codes >= classes.size)
     else:
-        positions = {value: code for code, value in enumerate(classes.tolist())}
         try:
+            positions = {value: code for code, value in enumerate(classes.tolist())}
             columns = [positions.get(value, -1) for value in labels.tolist()]
         except TypeError:
             raise InputError(f"{name} must be names of classes, not lists or dicts.") from None
@@ -234,13 +239,14 @@ def warn_if_probabilities(logits: Array) -> None:
         )
 
 
-def check_trust(value: Any, n: int) -> Floats:
+def check_trust(value: Any, n: int, name: str = "trust") -> Floats:
     """One number per sample, which may be infinite but not missing."""
-    trust = to_numpy(value, "trust")
+    trust = to_numpy(value, name)
     if trust.shape != (n,) or trust.dtype.kind not in "fiu" or np.isnan(trust).any():
+        remedy = " A fitted TrustScore goes to the predictor." if hasattr(value, "score") else ""
         raise InputError(
-            f"trust must be an array of shape ({n},) without NaN; got shape {trust.shape} and type "
-            f"{trust.dtype}. A fitted TrustScore goes to the predictor."
+            f"{name} must be an array of shape ({n},) without NaN; got shape {trust.shape} and "
+            f"type {trust.dtype}.{remedy}"
         )
     return read_only(np.clip(trust.astype(np.float64), -LARGEST_TRUST, LARGEST_TRUST))
 
@@ -250,11 +256,13 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
     if value is not None:
         classes = to_numpy(value, "classes")
         if classes.shape != (n_classes,):
-            raise InputError(
-                f"classes must name the {n_classes} columns; got shape {classes.shape}."
-            )
-        if len(set(classes.tolist())) != n_classes:
-            raise InputError("classes must be distinct; a name occurs twice.")
+            raise InputError(f"classes must name the {n_classes} columns; got {classes.shape}.")
+        try:  # NaN is not equal to itself, so that no other outputs could have the same classes
+            fits = len(set(classes.tolist())) == n_classes and np.array_equal(classes, classes)
+        except TypeError:
+            fits = False
+        if not fits:
+            raise InputError("classes must be distinct names, and none of them NaN or a list.")
         return read_only(classes)
     if labels is None:
         return read_only(np.arange(n_classes))
@@ -293,6 +301,7 @@ def check_groups(value: Any, n: int) -> dict[str, Array]:
         names = frame_names(value, "groups")
     elif not isinstance(value, Mapping):
         value = names = {"group": value}
+    check_distinct([str(name) for name in names], "groups")
     return {str(name): group_column(value[name], f"groups[{name!r}]", n) for name in names}
 
 
@@ -301,6 +310,6 @@ def check_rows(value: Any, n: int) -> Codes:
     if value is None:
         return read_only(np.arange(n, dtype=np.int64))
     array = column(value, "rows", n)
-    if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
-        raise InputError("rows must be non-negative integers that identify the samples.")
+    if array.dtype.kind not in "iu" or (array.astype(np.int64) < 0).any():  # also from 2**63 on
+        raise InputError("rows must be non-negative integers, below 2**63, that identify samples.")
     return read_only(array.astype(np.int64))

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trustsets._arrays import Array, Flavour, flavour_of, frame_names, to_numpy
+from trustsets._arrays import Array, Flavour, flavour_of, frame_names, objects_as_floats, to_numpy
 from trustsets._parameters import check_arguments
 from trustsets.errors import InputError
 
@@ -133,19 +133,13 @@ def as_names(names: str | Sequence[str] | None, what: str) -> list[str]:
 
 
 def _numbers(column: Any, name: str) -> Array:
-    values = to_numpy(column, name)
-    if values.dtype.kind in "fiub":
-        return values
-    try:
-        # What pandas gives for its own types of numbers, with NaN for missing ones.
-        if any(isinstance(item, str | bytes) for item in values):
-            raise ValueError("texts")
-        return values.astype(np.float64)
-    except (TypeError, ValueError):
+    values = objects_as_floats(to_numpy(column, name))
+    if values.dtype.kind not in "fiub":
         raise InputError(
             f"column {name!r} must hold numbers; its first value is {values[0]!r}. Convert it, and "
             "fill or drop missing values."
-        ) from None
+        )
+    return values
 
 
 def make_frame(

@@ -492,8 +492,14 @@ class ModelOutputs:
             return self
         if self.features is None:
             raise InputError("Trust needs features; pass features= or trust= to ModelOutputs.")
-        values = np.array(score(self.features, self.classes[self.predicted_codes]), np.float64)
-        np.clip(values, -LARGEST_TRUST, LARGEST_TRUST, out=values).setflags(write=False)
+        codes = self.predicted_codes
+        values = score(self.features, self.classes[codes])
+        is_plain = isinstance(values, np.ndarray) and values.dtype == np.float64
+        if not is_plain or values.shape != codes.shape or np.isnan(values).any():
+            # A trust score of the user's may return anything.
+            values = check_trust(values, len(self), f"what {type(trust).__name__}.score returns")
+        values = np.clip(values, -LARGEST_TRUST, LARGEST_TRUST)
+        values.setflags(write=False)
         return self._replaced(trust=values)
 
     def with_logits(self, logits: Array) -> Self:

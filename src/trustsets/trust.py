@@ -304,9 +304,8 @@ def row_squares(features: FloatArray) -> Floats:
 def _as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
     """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
     labels = value if type(value) is np.ndarray else to_numpy(value, name)
-    if labels.dtype == object:
-        text = all(isinstance(label, str) for label in labels.ravel())
-        labels = labels.astype(str) if text else np.asarray(labels.tolist())
+    if labels.dtype.kind in "OT":
+        labels = to_numpy(labels.tolist(), name)
     if labels.ndim != 1 or len(labels) != length:
         raise InputError(
             f"{name} must be a vector with one label per row of features ({length}), got shape "

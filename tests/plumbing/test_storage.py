@@ -244,21 +244,10 @@ def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):
 def test_shape_and_type_are_part_of_the_checksum():
     """The same bytes read in another way are another content."""
     numbers = np.arange(6, dtype=np.int64)
-    forms = [
-        numbers,
-        numbers.reshape(2, 3),
-        numbers.reshape(3, 2),
-        numbers.reshape(1, 6),
-        numbers.view(np.float64),
-        numbers.view(np.uint64),
-        numbers.view(np.int32),
-        np.zeros((0, 3)),
-        np.zeros((3, 0)),
-        np.zeros((3, 0), dtype=np.float32),
-        numbers[::-1],
-        np.nextafter(np.arange(6.0), 9.0),
-        np.arange(6.0),
-    ]
+    forms = [numbers, *map(numbers.reshape, ((2, 3), (3, 2), (1, 6)))]
+    forms += map(numbers.view, (np.float64, np.uint64, np.int32))
+    forms += [np.zeros((0, 3)), np.zeros((3, 0)), np.zeros((3, 0), dtype=np.float32)]
+    forms += [numbers[::-1], np.nextafter(np.arange(6.0), 9.0), np.arange(6.0)]
     assert len({storage.digest(each) for each in forms}) == len(forms)
     assert storage.digest(np.asfortranarray(forms[1])) == storage.digest(forms[1])
     assert digest(numbers[::2]) == digest(numbers[::2].copy())
