@@ -69,8 +69,13 @@ def test_the_status_of_a_full_set_tells_an_infinite_threshold_from_a_finite_one(
 def test_a_part_is_again_sets(sets, index):
     part = sets[index]
     assert (part.sizes.tolist(), part.thresholds.tolist()) == ([0, 3], [0.1, np.inf])
-    with pytest.raises(InputError, match="one dimension; got 2"):
-        sets[[[0, 1]]]
+    assert part[np.array(1)].sizes.tolist() == part[(1,)].sizes.tolist() == [3]
+
+
+@pytest.mark.parametrize("index", [None, True, np.array([[0]]), [7], "a"])
+def test_what_is_no_part_is_refused(sets, index):
+    with pytest.raises(InputError, match="index"):
+        sets[index]
 
 
 def test_tables_hold_names_sizes_and_reasons(sets):

@@ -175,11 +175,12 @@ class PredictionSets:
                 return self.classes[ranked[members]]
             return [self.classes[ranked[column]] for column in members.T]
         try:
-            index = index if isinstance(index, slice) else np.arange(len(self))[index]
+            rows = np.atleast_1d(np.arange(len(self))[index])
         except (IndexError, TypeError, ValueError) as error:
             raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
-        if np.ndim(index) > 1:
-            raise InputError(f"index must have one dimension; got {np.ndim(index)}.")
+        if rows.ndim > 1:
+            raise InputError(f"index must have one dimension; got {rows.ndim}.")
+        index = index if isinstance(index, slice) else rows  # a slice copies nothing
         alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
         return replace(
             self,

@@ -164,7 +164,8 @@ def test_wrong_input_changes_nothing():
     outputs = some(0, 60)
     predictor = ConditionalConformal(basis=LINE).calibrate(outputs)
     state = predictor.state_
-    for rows in ([60], [-61], [0, 0], [0, -60], [0.5], [True], "a", np.arange(60)):
+    huge = np.arange(60, dtype=np.uint64) + (2**63 - 60)
+    for rows in ([60], [-61], [0, 0], [0, -60], [0.5], [True], "a", np.arange(60), ~huge[:1]):
         with pytest.raises(InputError, match="rows"):
             predictor.forget(rows)
     by_alpha = copy.copy(predictor).calibrate(outputs, alphas=np.full(60, 0.1))
@@ -175,6 +176,7 @@ def test_wrong_input_changes_nothing():
         (predictor.update, ModelOutputs(logits=np.zeros((2, 4)), labels=[0, 1]), "classes"),
         (predictor.update, np.zeros((2, 3)), r"Wrap it: ModelOutputs\("),
         (by_alpha.update, outputs, "have alphas; calibrate again"),
+        (StandardConformal().calibrate(last := outputs.replace(rows=huge)).update, last, "below 2"),
     ):
         with pytest.raises(InputError, match=message):
             change(given)
@@ -182,6 +184,12 @@ def test_wrong_input_changes_nothing():
     assert predictor.forget([]) is predictor and predictor.n_calibration_ == 60
     with pytest.raises(NotCalibratedError):
         StandardConformal().update(outputs)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint64])
+def test_positions_may_be_of_any_integer_type(kind):
+    predictor = StandardConformal().calibrate(some(0, 300))
+    assert predictor.forget(np.array([1, 2], kind)).calibration_rows_[:2].tolist() == [0, 3]
 
 
 # Samples that are left out, one at a time.

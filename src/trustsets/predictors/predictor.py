@@ -450,7 +450,9 @@ class Predictor(Estimator, ABC):
         # Random draws are keyed on rows, so no two samples may share one.
         taken = np.concatenate([state.rows, state.tuning_rows])
         if np.unique(more.rows).size < len(more) or np.isin(more.rows, taken).any():
-            more = more.replace(rows=int(taken.max()) + 1 + np.arange(len(more)))
+            # Unsigned, so that rows beyond the largest integer are refused and do not wrap around.
+            after = np.arange(1, len(more) + 1, dtype=np.uint64)
+            more = more.replace(rows=taken.max().astype(np.uint64) + after)
         samples = self._samples
         if samples is not None:
             try:
@@ -1075,10 +1077,11 @@ def _positions(rows: Any, n: int) -> Codes:
         index = np.flatnonzero(index)
     if index.size == 0:
         return np.zeros(0, np.int64)
-    whole = index.ndim == 1 and index.dtype.kind in "iu"
-    if not whole or ((index < -n) | (index >= n)).any() or np.unique(index % n).size < index.size:
-        raise InputError(
-            f"rows must be different positions of calibration samples, from 0 to {n - 1} in the "
-            f"order of calibration_rows_, or booleans for all {n}; got {rows!r}."
-        )
-    return np.asarray(index % n, np.int64)
+    if index.ndim == 1 and index.dtype.kind in "iu" and not ((index < -n) | (index >= n)).any():
+        positions: Codes = index.astype(np.int64) % n  # n may not fit the type that came
+        if np.unique(positions).size == positions.size:
+            return positions
+    raise InputError(
+        f"rows must be different positions of calibration samples, from 0 to {n - 1} in the "
+        f"order of calibration_rows_, or booleans for all {n}; got {rows!r:.60}."
+    )
