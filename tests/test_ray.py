@@ -90,5 +90,6 @@ def test_mistakes_are_told_before_it_starts(predictors, table):
     for alpha in (1.5, [0.1, 0.2]):
         with pytest.raises(InputError, match="alpha"):
             predict_dataset(dataset, predictors["standard"], alpha=alpha)
-    with pytest.raises(ValueError, match="calibrate"):
-        predict_dataset(dataset, StandardConformal())
+    for wrong in ((dataset, StandardConformal()), (None, "model"), (None, predictors["standard"])):
+        with pytest.raises(ValueError, match="calibrate"):
+            predict_dataset(*wrong)

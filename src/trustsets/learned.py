@@ -197,9 +197,10 @@ class FittedLearned(FittedBasis):
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the predictions."""
         table = self.table(outputs)
-        predictions = [np.asarray(model.predict(table), np.float64) for model in self.models]
+        predictions = [np.asarray(model.predict(table)) for model in self.models]
         for column in predictions:
-            if column.shape != (len(outputs),) or not np.isfinite(column).all():
+            fits = column.dtype.kind in "biuf" and column.shape == (len(outputs),)
+            if not fits or not np.isfinite(column).all():
                 raise InputError("regressor must predict one finite number for each sample.")
         return np.column_stack([np.ones(len(outputs)), *predictions])
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trustsets._frames import needed
 from trustsets._parameters import check_alpha
+from trustsets.errors import InputError
 from trustsets.files import predict_table
 from trustsets.predictors import Predictor
 
@@ -52,6 +53,9 @@ def predict_dataset(
     """
     ray = needed("ray", "predict_dataset", "ray")
     alpha = check_alpha(alpha)
+    if not isinstance(predictor, Predictor) or not hasattr(dataset, "map_batches"):
+        came = f"{type(dataset).__name__} and {type(predictor).__name__}"
+        raise InputError(f"give a Ray dataset and a calibrated predictor; got {came}.")
     predictor.classes_  # noqa: B018 - says here, and not in a worker, that it is not calibrated
     # In a list, so that Ray passes the reference on and does not fetch the predictor for each task.
     shared = [ray.put(predictor)]

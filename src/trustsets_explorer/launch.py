@@ -199,8 +199,8 @@ def explore(
 
 
 def _bind(port: int) -> socket.socket:
-    if not 0 <= port < 1 << 16:
-        raise InputError(f"port must lie between 0 and 65535; got {port}.")
+    if not isinstance(port, int | np.integer) or not 0 <= port < 1 << 16:
+        raise InputError(f"port must be a whole number between 0 and 65535; got {port!r:.60}.")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -218,10 +218,14 @@ def _bind(port: int) -> socket.socket:
 def _train_arrays(train: ModelOutputs | tuple[Any, Any] | None) -> tuple[Any, Any] | None:
     if train is None:
         return None
-    features, labels = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
-    if features is None or labels is None or len(features) != len(labels):
-        raise InputError("train must have features and labels, one of each for every sample.")
-    return features, labels
+    pair: Any = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
+    try:
+        features, labels = pair
+        if len(features) == len(labels):
+            return features, labels
+    except (TypeError, ValueError):  # numbers, None, or other than two
+        pass
+    raise InputError("train must have features and labels, one of each for every sample.")
 
 
 def _present(**parts: Any) -> dict[str, Any]:

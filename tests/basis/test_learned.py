@@ -132,13 +132,14 @@ def test_wrong_parameters_are_refused(change):
         Learned(**change)
 
 
-def test_a_regressor_that_predicts_no_number_is_refused(make_outputs):
+@pytest.mark.parametrize("wrong", [np.nan, "a", [1.0], None])
+def test_a_regressor_that_predicts_no_number_is_refused(make_outputs, wrong):
     class Broken:
         def fit(self, table, scores):
             return self
 
         def predict(self, table):
-            return np.full(len(table), np.nan)
+            return [wrong] * len(table)
 
     predictor = ConditionalConformal(basis=Learned(regressor=Broken()))
     with pytest.raises(InputError, match="finite number"):

@@ -337,18 +337,10 @@ def adapted(build: Callable[[], Any], source: str, shift: str) -> Results:
 def make_cases() -> dict[str, Callable[[], Results]]:
     cases = {name: partial(predict, *build) for name, build in (BUILDS | BASELINES).items()}
     for name in (
-        "standard aps-raw",
-        "standard aps-raw tied",
-        "standard aps-random-raw",
-        "mondrian site logits",
-        "mondrian class tied",
-        "mondrian bins-quantile logits",
-        "conditional quadratic",
-        "conditional quadratic tied",
-        "conditional ranks",
-        "conditional groups",
-        "conditional quadratic randomized logits",
-        "conditional auto logits",
+        *(f"standard aps-{name}" for name in ("raw", "raw tied", "random-raw")),
+        *(f"mondrian {name}" for name in ("site logits", "class tied", "bins-quantile logits")),
+        *(f"conditional {name}" for name in ("quadratic", "quadratic tied", "ranks", "groups")),
+        *(f"conditional {name} logits" for name in ("quadratic randomized", "auto")),
     ):
         cases[f"queries: {name}"] = partial(queries, *BUILDS[name])
     for name in ("clustered 2", "conditional classes", "conditional per-class logits"):
@@ -358,16 +350,9 @@ def make_cases() -> dict[str, Callable[[], Results]]:
         cases[f"max_size={size}: {name}"] = partial(limited, *BUILDS[f"conditional {name}"], size)
     for name in ("intercept", "quadratic", "groups", "auto logits"):
         cases[f"sample_alphas: {name}"] = partial(by_sample, *BUILDS[f"conditional {name}"])
-    for name in (
-        "standard aps-raw",
-        "mondrian site logits",
-        "mondrian class logits",
-        "conditional quadratic",
-        "conditional groups",
-        "conditional auto logits",
-        "conditional classes",
-        "clustered 2",
-    ):
+    changed = ("standard aps-raw", "mondrian site logits", "mondrian class logits", "clustered 2")
+    conditional_ones = (f"conditional {basis}" for basis in ("groups", "auto logits", "classes"))
+    for name in (*changed, "conditional quadratic", *conditional_ones):
         cases[f"updated: {name}"] = partial(updated, *BUILDS[name])
     shifted = ("standard aps-raw", "mondrian site logits", "conditional quadratic")
     for name, shift in product(shifted, ("label", "covariate")):

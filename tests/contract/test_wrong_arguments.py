@@ -6,7 +6,7 @@ is wanted, anything else and numbers without a meaning are refused by name.
 """
 
 import datetime
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -40,6 +40,7 @@ from trustsets import (
 from trustsets.auditing import find_regions
 from trustsets.engine import fit_quantiles
 from trustsets.extract import extract_outputs
+from trustsets.metrics import check_guarantee
 from trustsets.recipes import make_basis, make_predictor
 from trustsets.status import Thresholds
 
@@ -181,6 +182,7 @@ def calls(folder):
     thresholds = Thresholds(np.full(N, 0.5), np.zeros(N, np.int8))
     scores = predictor().scores(samples)
     path = folder / "model.trustsets"
+    words = {"statistics": ["confidence"], "groups": ["site"], "n": 100}
     monitor = Monitor(predictor())
     monitor.save(folder / "monitor.trustsets")
     made = {
@@ -194,14 +196,10 @@ def calls(folder):
         "shifted": good(samples.shifted, shift=np.zeros(3)),
         "with_trust": good(samples.with_trust, trust=np.ones(N)),
         "with_logits": good(samples.with_logits, logits=samples.logits),
-        "from_scores": good(
+        "from_scores": (
             PredictionSets.from_scores,
-            scores=scores,
-            thresholds=thresholds,
-            alpha=0.1,
-            classes=samples.classes,
-            predicted=samples.predicted_codes,
-            allow_empty=False,
+            {"scores": scores, "thresholds": thresholds, "alpha": 0.1, "allow_empty": False}
+            | {"classes": samples.classes, "predicted": samples.predicted_codes},
         ),
         "Thresholds": (
             lambda **parts: PredictionSets.from_scores(scores, Thresholds(**parts), 0.1),
@@ -221,56 +219,37 @@ def calls(folder):
         "ClassBias": (fitted(ClassBias), ClassBias().get_params()),
         "ClassBias.transform": good(ClassBias().fit(samples).transform, outputs=samples),
         "score.matrix": good(APS().matrix, outputs=samples, temperature=1.0, draws=None),
-        "evaluate": good(
+        "evaluate": (
             trustsets.evaluate,
-            sets=sets(),
-            outputs=samples,
-            alpha=None,
-            sizes=None,
-            metrics=["class"],
-            bins=None,
-            level=0.95,
-            n_bootstrap=10,
+            {"sets": sets(), "outputs": samples, "alpha": None, "sizes": None, "bins": None}
+            | {"metrics": ["class"], "level": 0.95, "n_bootstrap": 10},
         ),
         "compare": good(
             trustsets.compare, results={"a": evaluation()}, equal_size=False, columns=None
         ),
-        "compare predictors": good(
-            lambda **named: trustsets.compare({"a": predictor()}, outputs=samples, **named),
-            alpha=0.1,
-            equal_size="a",
-            n_bootstrap=10,
+        "compare predictors": (
+            partial(trustsets.compare, {"a": predictor()}, outputs=samples),
+            {"alpha": 0.1, "equal_size": "a", "n_bootstrap": 10},
         ),
         "audit": good(
-            lambda **named: trustsets.audit(**{"predictor": predictor()} | named),
-            predictor=predictor(),
-            alpha=0.1,
-            sets=None,
-            bins=None,
-            level=0.9,
+            trustsets.audit, predictor=predictor(), alpha=0.1, sets=None, bins=None, level=0.9
         ),
-        "find_regions": good(
-            lambda **named: find_regions(**{"sets": sets(), "outputs": samples} | named),
-            by=["confidence"],
-            max_conditions=1,
-            level=0.95,
-            seed=0,
+        "find_regions": (
+            partial(find_regions, sets(), samples),
+            {"by": ["confidence"], "max_conditions": 1, "level": 0.95, "seed": 0},
+        ),
+        "check_guarantee": good(
+            check_guarantee, covered=[5], count=[9], n_calibration=[9], alpha=0.1, n_functions=None
         ),
         "plan": good(trustsets.plan, alpha=0.1, within=0.05, probability=0.9, n=100, groups=[0.5]),
-        "write_report": good(
-            lambda **named: trustsets.write_report(**{"path": folder / "a.html"} | named),
-            path=folder / "a.html",
-            evaluations=evaluation(),
-            title="",
-            details={},
+        "write_report": (
+            trustsets.write_report,
+            {"path": folder / "a.html", "evaluations": evaluation(), "title": "", "details": {}},
         ),
         "load": good(trustsets.load, path=folder / "none"),
-        "Monitor": good(
+        "Monitor": (
             lambda **named: Monitor(**named).observe(samples).verdict(),
-            predictor=predictor(),
-            alpha=0.1,
-            reference=None,
-            random_state=0,
+            {"predictor": predictor(), "alpha": 0.1, "reference": None, "random_state": 0},
         ),
         "Monitor.observe": good(
             Monitor(predictor()).observe, outputs=samples, ids=None, batch=None, in_order=False
@@ -281,52 +260,31 @@ def calls(folder):
         "Monitor.load": good(
             Monitor.load, path=folder / "monitor.trustsets", predictor=predictor()
         ),
-        "TrustSetClassifier": good(
+        "TrustSetClassifier": (
             fitted_classifier,
-            estimator=GaussianNB(),
-            method="standard",
-            nonconformity_score=None,
-            calibration_fraction=0.5,
-            prefit=False,
-            random_state=0,
+            {"estimator": GaussianNB(), "method": "standard", "nonconformity_score": None}
+            | {"calibration_fraction": 0.5, "prefit": False, "random_state": 0},
         ),
-        "extract_outputs": good(
+        "extract_outputs": (
             extract_outputs,
-            model=lambda inputs: (inputs, inputs),
-            loader=[(samples.features, samples.labels)],
-            features=None,
-            classes=["a", "b", "c"],
-            folder=None,
-            progress=False,
+            {"model": lambda inputs: (inputs, inputs), "classes": ["a", "b", "c"], "folder": None}
+            | {"loader": [(samples.features, samples.labels)], "features": None, "progress": False},
         ),
-        "fit_quantiles": good(
+        "fit_quantiles": (
             fit_quantiles,
-            phi_calib=np.ones((N, 1)),
-            scores_calib=np.arange(float(N)),
-            alpha=0.1,
-            start=None,
+            {"phi_calib": np.ones((N, 1)), "scores_calib": np.arange(float(N)), "alpha": 0.1}
+            | {"start": None},
         ),
         "quantile thresholds": good(
             quantiles().thresholds, phi_test=np.ones((2, 1)), weight=None, alpha=None
         ),
         "quantiles at": good(quantiles().at, alpha=0.2),
         "quantiles leave_one_out": good(quantiles().leave_one_out, points=None, weight=None),
-        "make_predictor": good(
+        "make_predictor": (
             make_predictor,
-            method="conditional",
-            score="aps",
-            trust=None,
-            basis="polynomial",
-            statistics=["confidence"],
-            groups=["site"],
-            n=100,
+            {"method": "conditional", "score": "aps", "trust": None, "basis": "polynomial"} | words,
         ),
-        "make_basis": good(
-            lambda **named: make_basis("groups", **named),
-            statistics=["confidence"],
-            groups=["site"],
-            n=100,
-        ),
+        "make_basis": good(partial(make_basis, "groups"), **words),
     }
     for score in (APS, RAPS, SAPS, Softmax):
         made[score.__name__] = used_score(score), vars(score())

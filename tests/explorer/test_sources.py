@@ -72,8 +72,13 @@ def test_wrong_arguments_are_refused(folder, data):
         explore(data.outputs, texts=["a"])
     with pytest.raises(InputError, match="share"):
         explore(data.outputs, share=1.5)
-    with explore(data.outputs) as first, pytest.raises(InputError, match="port"):
-        explore(data.outputs, port=first.port)
+    for train in ((1, 2), 5, ([[1.0]], None), ([[1.0]], [0, 1])):
+        with pytest.raises(InputError, match="train must have features and labels"):
+            explore(data.outputs, train=train)
+    with explore(data.outputs) as first:
+        for port in (first.port, "a"):
+            with pytest.raises(InputError, match="port"):
+                explore(data.outputs, port=port)
 
 
 @pytest.mark.slow

@@ -259,6 +259,7 @@ def test_bad_arguments_are_named(runs):
         (lambda: compare({}), "at least one method"),
         (lambda: compare({"a": []}), r"results\['a'\] must be an Evaluation or a non-empty list"),
         (lambda: compare({"a": own, ("x", "b"): own}), "equally many parts"),
+        (lambda: compare({1: own, "1": own}), "names in results must differ as texts"),
         (lambda: compare({"a": own}, columns=["slab"]), "'slab', which not every evaluation has"),
         (lambda: compare({"a": own, "b": runs(0.9, alpha=0.2)}), "share alpha and level"),
         (lambda: compare({"a": own}, equal_size=True), "need calibrated predictors"),

@@ -349,9 +349,13 @@ def test_basis_functions_take_samples_from_the_law(n_functions):
 
 def test_counts_that_cannot_be_are_refused():
     """Swapped, covered and count would give a p-value of 1."""
-    for covered, count, alpha in ((1000, 875, 0.1), (-1, 10, 0.1), (5, 10, 1.5)):
-        with pytest.raises(InputError, match=r"covered must be between|alpha must lie"):
-            check_guarantee(covered, count, 500, alpha)
+    wrong = [(1000, 875, 500), (-1, 10, 500), (5, 10, -1), (5, 10, np.nan), (np.nan, 10, 500)]
+    for counts in [*wrong, ("5", 10, 500), ([1, 2], [3, 3, 3], 500), ([1], [[2], [3, 4]], 500)]:
+        with pytest.raises(InputError, match="covered must be between 0 and count, and n_calib"):
+            check_guarantee(*counts, 0.1)
+    for name, value in {"alpha": 1.5, "n_functions": -1}.items():
+        with pytest.raises(InputError, match=f"{name} must"):
+            check_guarantee(5, 10, 500, **({"alpha": 0.1} | {name: value}))
 
 
 def rates(n, m, shift=0.0):

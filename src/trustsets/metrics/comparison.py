@@ -189,6 +189,8 @@ def compare(
         )
     if not isinstance(equal_size, bool | str):
         raise InputError(f"equal_size must be True, False or a name; got {equal_size!r:.60}.")
+    if len({_key(name) for name in results}) < len(results):
+        raise InputError("names in results must differ as texts, too: 1 and '1' are the same name.")
     shown, parts = _MAIN, None
     if any(is_predictor(item) for items in results.values() for item in _listed(items)):
         results = _evaluated(results, outputs, alpha, equal_size, n_bootstrap)

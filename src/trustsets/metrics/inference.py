@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from trustsets._arrays import Floats
-from trustsets._parameters import check_alpha
+from trustsets._parameters import Count, check_alpha, check_arguments
 from trustsets.errors import InputError
 from trustsets.scores import conformal_rank
 
@@ -238,9 +238,17 @@ def check_guarantee(
     array([False,  True])
     """
     alpha = check_alpha(alpha)
-    k, m, n = np.broadcast_arrays(*map(np.atleast_1d, (covered, count, n_calibration)))
-    if np.any(k < 0) or np.any(k > m):
-        raise InputError(f"covered must be between 0 and count; got {covered} of {count}.")
+    if n_functions is not None:
+        check_arguments(Count, n_functions=n_functions)
+    asked = covered, count, n_calibration
+    try:
+        k, m, n = counts = np.array(np.broadcast_arrays(*map(np.atleast_1d, asked)))
+        fits = counts.dtype.kind in "iu" and counts.ndim == 2 and np.all((k >= 0) & (k <= m))
+    except ValueError:
+        fits = False
+    if not fits or np.any(n < 0):
+        rule = "covered must be between 0 and count, and n_calibration not negative, all integers"
+        raise InputError(f"{rule} and of one length; got {asked!r:.120}.")
     return np.array(
         [
             _p_value(hits, total, _miss_law(size, alpha, n_functions))
