@@ -333,6 +333,7 @@ class ConditionalConformal(Predictor):
             fitted.penalty,
             fitted.group_penalty,
             ties=tuple(column for column in ties if column is not None),
+            uses_label=fitted.basis.uses_label,
             starts=fitted.starts,
         )
 
@@ -348,7 +349,7 @@ class ConditionalConformal(Predictor):
 
     def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         basis, problem = self.state_.fitted.basis, self._problem
-        if basis.uses_label:
+        if problem.uses_label:
             candidates = candidate_rows(problem, basis, outputs)
             parts = _by_class(problem, candidates, scores, alphas)
             return nested_thresholds(parts, alphas)

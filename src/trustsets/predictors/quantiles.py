@@ -147,12 +147,14 @@ class CalibrationProblem:
         group_penalty: Floats | None,
         *,
         ties: tuple[Floats | Codes, ...] = (),
+        uses_label: bool = False,
         starts: tuple[tuple[float, float, Codes], ...] = (),
     ) -> None:
         # Sorted, so that a fit cannot depend on the order in which the samples came.
         self.order = np.lexsort((*ties, *phi.T, scores))
         self.phi, self.scores = read_only(phi[self.order]), read_only(scores[self.order])
-        self.penalty, self.group_penalty, self.starts = penalty, group_penalty, starts
+        self.penalty, self.group_penalty = penalty, group_penalty
+        self.uses_label, self.starts = uses_label, starts
         # Factors of alpha and of the group penalty: the plain fit, the lower and the upper one.
         self.limits = [(1.0, 0.0)]
         if group_penalty is not None:
