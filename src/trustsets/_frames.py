@@ -72,14 +72,14 @@ def _without_zeros(text: str) -> str:
     return whole if zeros and not zeros.strip("0") and WHOLE.fullmatch(whole) else text
 
 
-def as_known(values: Iterable[Any], known: Sequence[Any]) -> list[Any]:
-    """Values as the known name of the same text, or else of the same whole number, if any."""
-    names = {_without_zeros(str(name)): name for name in known}
-    names |= {str(name): name for name in known}
+def as_names_of(values: Iterable[Any], names: Sequence[Any]) -> list[Any]:
+    """Values as the name of the same text, or else of the same whole number, if any."""
+    by_text = {_without_zeros(str(name)): name for name in names}
+    by_text |= {str(name): name for name in names}
     return [
         value
         if value is None
-        else names.get(str(value), names.get(_without_zeros(str(value)), value))
+        else by_text.get(str(value), by_text.get(_without_zeros(str(value)), value))
         for value in values
     ]
 

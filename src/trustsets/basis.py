@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from trustsets._arrays import Array, Codes, Floats, floating_matrix, group_column, texts_of
 from trustsets._blocks import for_each_block, one_blas_thread
-from trustsets._frames import as_known
+from trustsets._frames import as_names_of
 from trustsets._parameters import NotNegative, Positive, Rule, check_arguments, check_fields, whole
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -721,7 +721,7 @@ class FittedGroups(FittedPartition):
     def _read(self, outputs: ModelOutputs) -> list[list[str]]:
         """Values of each column; 3.0 is 3 where only one of them was seen."""
         texts = _texts(outputs, self.columns, self.custom)
-        return [as_known(*pair) for pair in zip(texts, self.values, strict=True)]
+        return [as_names_of(*pair) for pair in zip(texts, self.values, strict=True)]
 
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""

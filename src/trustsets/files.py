@@ -38,7 +38,15 @@ from trustsets._arrays import (
     to_numpy,
 )
 from trustsets._arrays import column as one_per_sample
-from trustsets._frames import WHOLE, as_known, as_names, class_names, listed, match_columns, needed
+from trustsets._frames import (
+    WHOLE,
+    as_names_of,
+    as_names,
+    class_names,
+    listed,
+    match_columns,
+    needed,
+)
 from trustsets._parameters import check_alpha
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError
@@ -439,7 +447,7 @@ def _read_labels(
     if classes is None or kind not in "Oiu" or (kind != "O" and classes.dtype.kind in "iub"):
         return labels
     if kind == "O" or any(re.fullmatch(r"-?\d+(\.0*)?", str(name)) for name in classes):
-        return np.array(as_known(labels.tolist(), classes.tolist()), dtype=object)
+        return np.array(as_names_of(labels.tolist(), classes.tolist()), dtype=object)
     wrong = (labels < 0) | (labels >= classes.size)
     if wrong.any():
         row = int(np.argmax(wrong))

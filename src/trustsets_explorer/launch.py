@@ -266,16 +266,13 @@ def explore_files(
     names = None if classes is None else read_classes(classes)
     source = open_outputs(outputs, groups=groups, classes=names)
     held_out = source.read_labelled("the explorer")
-    paths = {"outputs": outputs, "train": train, "classes": classes}
-    options: dict[str, Any] = {
-        "names": {name: str(path) for name, path in paths.items() if path is not None}
-    }
-    if groups:
-        options["names"]["groups"] = ",".join(groups)
+    copied = _present(
+        outputs=outputs, train=train, classes=classes, groups=",".join(groups) or None
+    )
+    options: dict[str, Any] = {"names": {name: str(text) for name, text in copied.items()}}
     if train is not None:
-        options["train"] = read_training(
-            train, held_out.classes, feature_names=source.feature_names
-        )
+        columns = source.feature_names
+        options["train"] = read_training(train, held_out.classes, feature_names=columns)
         options["trust"] = TrustScore().fit(*options["train"])
     if text is not None:
         options["texts"] = _texts(outputs, text)
@@ -292,14 +289,8 @@ def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = Tru
     task = load(name, seed)
     outputs = ModelOutputs.concat([task.calibration, task.test])
     images = None if task.images is None else task.images[outputs.rows]
-    return explore(
-        outputs,
-        train=task.train,
-        images=images,
-        train_images=task.train_images,
-        port=port,
-        browser=browser,
-    )
+    shown = {"images": images, "train_images": task.train_images}
+    return explore(outputs, train=task.train, **shown, port=port, browser=browser)
 
 
 def _texts(path: StrPath, name: str) -> list[str]:
