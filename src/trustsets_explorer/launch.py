@@ -289,7 +289,7 @@ def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = Tru
     task = load(name, seed)
     outputs = ModelOutputs.concat([task.calibration, task.test])
     images = None if task.images is None else task.images[outputs.rows]
-    shown = {"images": images, "train_images": task.train_images}
+    shown: dict[str, Any] = {"images": images, "train_images": task.train_images}
     return explore(outputs, train=task.train, **shown, port=port, browser=browser)
 
 
