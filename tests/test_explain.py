@@ -260,6 +260,35 @@ def test_a_set_that_would_be_empty_keeps_its_class():
     assert found.summary().startswith("This set is empty because no class has a score")
 
 
+@pytest.mark.parametrize("by", [None, "class"])
+def test_a_class_that_is_kept_is_said_to_be(by):
+    """Its score is above the threshold, and no calibration score changes that it is in the set."""
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(400, 3))
+    labels = (logits + 0.1 * rng.gumbel(size=(400, 3))).argmax(axis=1)
+    predictor = (
+        StandardConformal(score=Softmax())
+        if by is None
+        else MondrianConformal(by=by, score=Softmax())
+    )
+    predictor.calibrate(ModelOutputs(logits=logits, labels=labels))
+    sample = ModelOutputs(logits=[[0.1, 0.0, -0.1]])
+    explanation = predictor.explain(sample, 0.1, label=0)
+    assert explanation.kept and "the most likely class is kept" in explanation.summary()
+    assert all(not np.isfinite([item.low, item.high]).all() for item in explanation.samples)
+    assert not predictor.explain(sample, 0.1, label=1).kept
+
+
+@pytest.mark.parametrize("n", [9, 99])
+def test_the_threshold_is_that_of_the_set_however_alpha_is_rounded(n):
+    logits = np.random.default_rng(0).normal(size=(n + 1, 4))
+    outputs = ModelOutputs(logits=logits, labels=np.arange(n + 1) % 4)
+    predictor = StandardConformal(score=Softmax()).calibrate(outputs.take(slice(n)))
+    threshold = predictor.predict_set(outputs[n], 1.0 - 0.9).thresholds[0]
+    assert predictor.explain(outputs[n], 1.0 - 0.9).samples[0].score == threshold
+    assert predictor.certificate(outputs[n], 1.0 - 0.9).threshold == threshold
+
+
 def test_ties_at_the_score_of_a_class():
     # Most scores are 0, and so is that of the most likely class of every new sample.
     rng = np.random.default_rng(0)

@@ -169,6 +169,11 @@ def test_bad_arguments_are_named(make, message):
         make()
 
 
+def test_rounding_of_alpha_does_not_raise_the_rank():
+    assert conformal_rank(9, 1.0 - 0.9) == conformal_rank(9, 0.1) == 9
+    assert [conformal_rank(n, 1.0 / 3.0) for n in (2, 5, 8)] == [2, 4, 6]
+
+
 def test_rank_is_exact_for_every_two_digit_alpha():
     for hundredths in range(1, 100):
         for n in range(1, 400):

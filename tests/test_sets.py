@@ -31,6 +31,12 @@ def test_reading_a_set(sets):
     assert repr(sets) == "PredictionSets(3 samples, 3 classes, alpha=0.1, mean size 1.67)"
 
 
+def test_a_class_that_is_kept_makes_no_threshold_large():
+    thresholds = Thresholds(np.array([0.1]), np.array([Status.EXACT], np.int8))
+    sets = PredictionSets.from_scores(np.array([[0.4]]), thresholds, 0.1)
+    assert sets.mask.all() and sets.status[0] == Status.EXACT
+
+
 def test_classes_are_listed_by_score_and_full_sets_say_why():
     scores = np.array([[0.3, 0.1, 0.2], [0.2, 0.2, 0.1], [0.1, 0.3, 0.3], [0.5, 0.6, 0.7]])
     status = np.array([Status.EXACT, Status.EXACT, Status.UNSEEN_GROUP, Status.EXACT], np.int8)

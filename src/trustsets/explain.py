@@ -174,12 +174,15 @@ def _reasons(explanation: Explanation) -> Iterator[str]:
             "the threshold was raised to that of the fit in which groups have a penalty, whose "
             "guarantee is that of the sets"
         )
+    is_kept = "the most likely class is kept where a set would be empty"
+    if explanation.kept and explanation.label is not None:
+        yield is_kept
     if explanation.label is not None or not explanation.samples:
         return
     if explanation.kept or not size:
         yield f"no class has a score at or below the threshold of {explanation.threshold:.4g}"
     if explanation.kept:
-        yield "the most likely class is kept where a set would be empty"
+        yield is_kept
     for name, meaning in _MEANINGS.items():
         share = explanation.ranks.get(name, 0.5)
         if large and share <= _LOW_SHARE:
@@ -266,16 +269,19 @@ def explain(
     sets, proven = predictor.predict_set(sample, alpha), deciding.fit.proof.threshold
     assert sets.scores is not None
     scores = sets.scores[0]
+    top = None if predictor.allow_empty or sets.predicted is None else int(sets.predicted[0])
+    members = scores <= sets.thresholds[0]  # before the most likely class is kept
     if sets.thresholds.ndim == 1:
         # With randomised weights, sets subtract a draw that breaks ties.
         threshold, status = float(sets.thresholds[0]), Status(int(sets.status[0]))
-        top = None if predictor.allow_empty or sets.predicted is None else int(sets.predicted[0])
         interval = _same_outcome(scores, threshold, top, code)
     else:
         assert code is not None
         # The status of the set is the worst of all classes.
         threshold, status, score = proven, deciding.status, float(scores[code])
         interval = (score, np.inf) if score <= threshold else (-np.inf, score)
+        if code == top and not np.delete(members, code).any():
+            interval = (-np.inf, np.inf)  # it is in the set anyway
     shift = threshold - proven if np.isfinite(threshold) else 0.0
     calibration = np.sort(predictor.state_.scores)
     standard = conformal_quantile(calibration, alpha)
@@ -289,7 +295,7 @@ def explain(
         label_score=None if code is None else float(scores[code]),
         fit=deciding.name,
         samples=tuple(_influential_samples(predictor, deciding, interval, shift)),
-        kept=bool(sets.mask.any() and not (scores <= threshold).any()) and code is None,
+        kept=top is not None and not members.any() and code in (None, top),
         n_penalties=deciding.n_penalties,
         standard_threshold=standard,
         standard_size=max(int(np.count_nonzero(scores <= standard)), not predictor.allow_empty),

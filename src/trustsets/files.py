@@ -40,8 +40,8 @@ from trustsets._arrays import (
 from trustsets._arrays import column as one_per_sample
 from trustsets._frames import (
     WHOLE,
-    as_names_of,
     as_names,
+    as_names_of,
     class_names,
     listed,
     match_columns,

@@ -34,6 +34,7 @@ __all__ = [
 
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
+_RANK_TOL = Fraction(1, 10**9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,8 +497,9 @@ def conformal_rank(n: int, alpha: float) -> int:
     """Smallest k with k >= (n + 1)(1 - alpha); the threshold is the k-th smallest score.
 
     Alpha is read as the decimal number it prints as: ``100 * (1 - 0.45)`` is 55.00000000000001.
+    As in the engine, a share within 1e-9 of k counts as k: 1 - 0.9 and 1 / 3 mean 0.1 and a third.
     """
-    share = (n + 1) * (1 - Fraction(repr(float(alpha))))
+    share = (n + 1) * (1 - Fraction(repr(float(alpha)))) - _RANK_TOL
     return -(-share.numerator // share.denominator)
 
 

@@ -128,14 +128,15 @@ class PredictionSets:
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
             np.less_equal(scores, limits[..., number], out=mask[..., number])
+        is_full = mask.all(axis=1)
         try:
             if not allow_empty:
                 # If the set of any alpha is empty, all alphas get the class: sets stay nested even
                 # where the set of a smaller alpha holds other classes.
                 empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
                 mask[empty, predicted[empty]] = True
-            # A full set always says why it is full.
-            bounded = mask.all(axis=1) & ~IS_INFINITE[status]
+            # A full set says why it is full, unless that is the most likely class alone.
+            bounded = is_full & ~IS_INFINITE[status]
         except IndexError as error:
             raise InputError(
                 f"predicted must be columns of scores, and status values of Status: {error}."

@@ -45,10 +45,13 @@ def test_a_large_penalty_leaves_linear_functions(make_outputs):
     calibration, test = make_outputs(400), make_outputs(60, seed=5)
     of = (Confidence(),)
     stiff, linear = (
-        ConditionalConformal(basis=basis).calibrate(calibration).predict_set(test)
+        ConditionalConformal(basis=basis).calibrate(calibration, tuning=test).predict_set(test)
         for basis in (Polynomial(5, of, penalty=1e6), Polynomial(1, of))
     )
     np.testing.assert_allclose(stiff.thresholds, linear.thresholds, atol=1e-7)
+    # What a coefficient costs depends on the scale, which is therefore learned from tuning samples.
+    assert Polynomial(2, of, penalty=1.0).learns
+    assert not any(basis.learns for basis in (Polynomial(2, of), Polynomial(1, of, penalty=1.0)))
 
 
 def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):

@@ -21,6 +21,7 @@ from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import conditional
 from trustsets.predictors.conditional import SizeLimits, miss_probability
+from trustsets.scores import CustomScore
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -75,6 +76,18 @@ def test_no_set_is_too_large(family, k):
             if size >= k:
                 np.testing.assert_array_equal(sets.mask, ordinary.mask)
                 np.testing.assert_array_equal(sets.alpha, np.full(40, 0.1))
+
+
+def test_scores_below_zero_lose_guarantees_as_others_do():
+    functions, lost = (lambda p: 1.0 - p, lambda p: -p), []
+    for function in functions:
+        score = CustomScore(function=function)
+        predictor = ConditionalConformal(score=score, basis=Groups("site"), class_bias=None)
+        predictor.calibrate(some("normal", 0, 300, 10), tuning=some("normal", 1, 300, 10))
+        status = predictor.predict_set(some("normal", 2, 500, 10), max_size=2).status
+        lost.append(status == Status.NO_GUARANTEE)
+    assert lost[0].any()
+    np.testing.assert_array_equal(*lost)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

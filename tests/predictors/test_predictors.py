@@ -18,6 +18,7 @@ from trustsets import (
     RAPS,
     SAPS,
     Bins,
+    ClassBias,
     Classes,
     ClusteredConformal,
     ConditionalConformal,
@@ -155,6 +156,31 @@ def test_batches_change_nothing(predictor, halves):
     ]
     sets = predictor.predict_set(ModelOutputs.concat(parts))
     np.testing.assert_array_equal(predictor.predict_set(parts[1]).mask[0], sets.mask[1])
+
+
+def test_what_a_user_changes_later_does_not_reach_a_calibrated_predictor(halves):
+    calibration, test = halves
+    bias = ClassBias().fit(calibration)
+    predictor = StandardConformal(score=Softmax(), class_bias=bias).calibrate(calibration)
+    before = predictor.predict_set(test).mask
+    bias.fit(calibration.take(calibration.codes < 2))
+    np.testing.assert_array_equal(predictor.predict_set(test).mask, before)
+    # Parameters that answers depend on do count.
+    predictor = ConditionalConformal(score=TopK(), basis=Intercept(), allow_empty=True)
+    asked, fresh = predictor.calibrate(calibration), predictor.copy()
+    asked.predict_set(test)
+    masks = [one.set_params(randomized=True).predict_set(test).mask for one in (asked, fresh)]
+    np.testing.assert_array_equal(*masks)
+
+
+def test_infinite_trust_costs_no_other_sample_its_set(make_outputs):
+    outputs = make_outputs(300, groups=None, trust=np.random.default_rng(0).lognormal(size=300))
+    with pytest.warns(TrustSetsWarning, match="calibration samples"):
+        predictor = ConditionalConformal.paper().calibrate(outputs)
+    trust = np.where(np.arange(300) == 2, np.inf, outputs.trust)
+    plain, mixed = (predictor.predict_set(outputs.replace(trust=t)) for t in (outputs.trust, trust))
+    assert mixed.mask[2].all() and mixed.status[2] == Status.HIGH_LEVERAGE
+    np.testing.assert_array_equal(np.delete(mixed.mask, 2, 0), np.delete(plain.mask, 2, 0))
 
 
 @pytest.mark.parametrize("name", ["default", "penalised groups", "classes"])

@@ -38,6 +38,15 @@ def assert_same(changed, fresh, test):
     assert changed.state_.accuracy == pytest.approx(fresh.state_.accuracy)
 
 
+def test_added_samples_without_rows_have_the_draws_of_a_new_calibration():
+    parts = [
+        ModelOutputs(logits=part.logits, labels=part.labels) for part in (some(0, 80), some(1, 40))
+    ]
+    make = PREDICTORS["random scores"]
+    updated = make().calibrate(parts[0]).update(parts[1])
+    assert_same(updated, make().calibrate(ModelOutputs.concat(parts)), some(2, 50))
+
+
 @few
 @pytest.mark.parametrize("name", PREDICTORS)
 @pytest.mark.parametrize(("seed", "digits"), [(0, 9), (1, 1), (2, 0)])

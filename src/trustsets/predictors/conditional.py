@@ -316,7 +316,7 @@ class ConditionalConformal(Predictor):
     @property
     def _problem(self) -> CalibrationProblem:
         """The calibration problem with all fits made so far."""
-        return self._cached("problem", self._make_problem)
+        return self._cached(f"problem, randomized={self.randomized}", self._make_problem)
 
     def _make_problem(self) -> CalibrationProblem:
         state, fitted = self._state(), self._functions
@@ -614,8 +614,8 @@ class SizeLimits:
 
     def truncated_scores(self, scores: Floats, size: int) -> Floats:
         """Scores of the calibration labels, M for those beyond the `size` most likely classes."""
-        # Without ties where the scores have none, as randomised thresholds need it.
-        beyond = self.beyond + _SPREAD * scores / (1.0 + np.abs(scores))
+        # M or more, without ties where the scores have none, as randomised thresholds need it.
+        beyond = self.beyond + _SPREAD * (1.0 + scores / (1.0 + np.abs(scores)))
         return np.where(self.label_ranks < size, scores, beyond)
 
     def alphas(self, phi: Floats, alpha: float, size: int) -> Floats:

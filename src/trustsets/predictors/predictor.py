@@ -449,6 +449,7 @@ class Predictor(Estimator, ABC):
         more = self._prepare(more, with_labels=True)
         # Random draws are keyed on rows, so no two samples may share one.
         taken = np.concatenate([state.rows, state.tuning_rows])
+        scored = more
         if np.unique(more.rows).size < len(more) or np.isin(more.rows, taken).any():
             # Unsigned, so that rows beyond the largest integer are refused and do not wrap around.
             after = np.arange(1, len(more) + 1, dtype=np.uint64)
@@ -459,7 +460,9 @@ class Predictor(Estimator, ABC):
                 samples = ModelOutputs.concat([samples, more])
             except InputError as error:
                 raise InputError(f"new samples must be like those of calibrate: {error}") from error
-        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
+        # Draws of samples without given rows are made of their content, as in `calibrate`.
+        scored = more if scored.has_given_rows else scored
+        scores = self._label_scores(scored, state, Stream.CALIBRATION_SCORE)
         self._set_state(state.extended(more, scores), samples)
         return self
 
@@ -1004,7 +1007,7 @@ def _resolve_temperature(
 def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
     """The fitted class biases, or None where nothing is to be added."""
     if value is None or (isinstance(value, ClassBias) and value.is_fitted):
-        return value
+        return copy(value)  # its owner may fit it again
     if isinstance(value, ClassBias) or (isinstance(value, str) and value == "tuning"):
         return ClassBias(prevalence=getattr(value, "prevalence", 0.0)).fit(tuning)
     raise InputError(f'class_bias must be None, "tuning" or a ClassBias; got {value!r}.')
