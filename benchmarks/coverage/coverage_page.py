@@ -452,7 +452,7 @@ def loss_section(results: Results, explanations: dict[str, str]) -> str:
     for name, items in by_set.items():
         why = explanations.get(name, "")
         text.append(f"- **{name}**: {'; '.join(items)}.{' ' + why if why else ''}")
-    return "\n".join(text)
+    return text[0] + "\n\n" + "\n".join(text[1:])
 
 
 def _comparisons(results: Results) -> int:
