@@ -96,7 +96,7 @@ def draw_vertices(axes: Axes, path: Path2D) -> None:
     axes.scatter(a[0], b[0], s=55, color=BLUE, zorder=5)
     axes.scatter(a[-1], b[-1], s=55, color=ORANGE, zorder=5)
     for k, weight in enumerate(path.weights):
-        side: dict[str, Any] = {"xytext": (7, -11)} if k % 2 else {"xytext": (-7, 5), "ha": "right"}
+        side: dict[str, Any] = {"xytext": (-7, 5), "ha": "right"} if k % 2 else {"xytext": (7, -11)}
         axes.annotate(
             f"{weight:.2f}", path.betas[k], textcoords="offset points", fontsize=8, **side
         )
