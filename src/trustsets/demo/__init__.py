@@ -237,14 +237,15 @@ class Comparison:
             for name, method in self.methods.items()
         ]
         cells: Rows = [cell.words for cell in self.cells]
+        fair = [f"{self.methods[name].coverage:.1%}" for name in (MATCHED, CONDITIONAL)]
         return [
             self.setting,
             (("", "alpha", "coverage (95%)", "classes per set"), overall),
             "The middle row is the fair opponent: split conformal sets made as large as those of "
-            "trustsets, by a smaller alpha. Overall both cover about the same. The difference is "
-            "for whom. Trust is the distance to the nearest training sample of another class, "
-            "divided by that to the nearest one of the predicted class: where it is low, the "
-            "training data disagree with the network.",
+            f"trustsets, by a smaller alpha. Overall they cover {fair[0]} and {fair[1]}. The "
+            "question is for whom. Trust is the distance to the nearest training sample of another "
+            "class, divided by that to the nearest one of the predicted class: where it is low, "
+            "the training data disagree with the network.",
             (("confidence", "trust", "n", "right", *self.methods), cells),
             self.finding,
             "Three samples, with sets of the same mean size:",
