@@ -72,8 +72,8 @@ def test_edges_by_hand_hold_their_upper_end():
     assert [label.split(", ")[1] for label in binned.labels] == [
         "Rank 1",
         "Rank 2",
-        "Rank 3-4",
-        "Rank 5-6",
+        "Rank 3–4",
+        "Rank 5–6",
     ]
 
 
@@ -102,8 +102,8 @@ def test_groups_classes_and_sizes_are_named(make_outputs):
     assert [by_class.labels[cell] for cell in by_class.cells] == list("babb")
     sizes = bin_by_size(np.array([0, 1, 2, 3, 4, 10, 11, 100, 101, 500]), n_classes=500)
     assert [sizes.labels[cell] for cell in sizes.cells] == (
-        ["Size 0-1"] * 2 + ["Size 2-3"] * 2 + ["Size 4-10"] * 2
-        + ["Size 11-100"] * 2 + ["Size 101-500"] * 2
+        ["Size 0–1"] * 2 + ["Size 2–3"] * 2 + ["Size 4–10"] * 2
+        + ["Size 11–100"] * 2 + ["Size 101–500"] * 2
     )  # fmt: skip
 
 

@@ -217,7 +217,7 @@ def test_sets_of_missing_bins_sort_last(browser, case):
     sizes = "#bins-3 .bins"
     for _ in range(2):
         browser.click(f"{sizes} thead tr:last-child th:nth-child(1) button")
-    assert column_of(browser, sizes, 1)[0] == "Size 4-6"  # which only one method has
+    assert column_of(browser, sizes, 1)[0] == "Size 4–6"  # which only one method has
     for _ in range(2):
         browser.click(f"{sizes} thead tr:last-child th:nth-child(7) button")
         missing = [text == "–" for text in column_of(browser, sizes, 7)]

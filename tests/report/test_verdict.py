@@ -231,7 +231,7 @@ def test_bins_that_calibration_explains_are_said_to_be_so():
     assert result.tables["group:site"].under_covered(0.05).tolist() == [False, True]
     text = said({"m": result}, {"m": calibrated(200)})[2]
     assert text.startswith("No bin was found below the target, of 2 groups by site.")
-    assert "Low coverage of 1 bin marked in the tables may be due to the calibration." in text
+    assert "Low coverage of 1 bin marked in tables of groups may be due to calibration." in text
     assert "marked" not in said({"m": measured([500, 500], [450, 450])}, {"m": calibrated(200)})[2]
 
 

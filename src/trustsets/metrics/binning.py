@@ -293,7 +293,7 @@ def _extremes(values: Floats, cells: Ints, n_bins: int) -> Floats:
 def _span(name: str, low: float, high: float) -> str:
     """An interval in words."""
     if name in WHOLE_AXES:
-        return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}-{high:.0f}"
+        return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}–{high:.0f}"
     return f"{name} {low:.3g}" if low == high else f"{name} {low:.3g} to {high:.3g}"
 
 

@@ -237,7 +237,10 @@ def _conditional(
         others = judgement.marked - sum(judgement.n_low.values())
         if judgement.outcome != "untested" and others > 0:
             bins = f"{others:,} {'more ' if parts else ''}bin{'s' if others > 1 else ''}"
-            text += f" Low coverage of {bins} marked in the tables may be due to the calibration."
+            kinds = joined(list(dict.fromkeys(map(_kind, judgement.low))))
+            text += (
+                f" Low coverage of {bins} marked in tables of {kinds} may be due to calibration."
+            )
         who = f"{quoted(method)}: {text[0].lower()}" if len(evaluations) > 1 else text[0]
         sentences.append(who + text[1:])
     return sentences
@@ -304,12 +307,17 @@ def _low_bins(table: BinTable, low: NDArray[np.bool_]) -> str:
 
 def _bins_of(table: BinTable) -> str:
     """How many bins there are, and of which kind."""
-    count, title = f"{table.count.size:,}", division_title(table.name)
-    if table.name == "class":
-        return f"{count} classes"
-    if table.name.startswith("group:"):
-        return f"{count} groups by {title}"
-    return f"{count} bins of {title}"
+    count, kind = f"{table.count.size:,}", _kind(table.name)
+    if kind == "groups":
+        return f"{count} groups by {division_title(table.name)}"
+    return f"{count} classes" if kind == "classes" else f"{count} bins of {kind}"
+
+
+def _kind(name: str) -> str:
+    """Which bins the table of this name has."""
+    if name == "class":
+        return "classes"
+    return "groups" if name.startswith("group:") else division_title(name)
 
 
 def _advice(

@@ -153,7 +153,7 @@ function sampleRow(method, sample) {
     element("td", grouped(size)),
     element("td", confidence.toFixed(3)),
   );
-  if (trust !== null) line.append(element("td", String(trust)));
+  if (trust !== null) line.append(element("td", trust.toPrecision(3)));
   return line;
 }
 
