@@ -300,8 +300,10 @@ def find_regions(
         ``components``. Default: all that the data allow but entropy, margin and sizes.
     max_conditions : int
         Most conditions of a region.
-    level, seed
-        One minus the probability of any false positive; random state of the halves.
+    level : float
+        One minus the probability of any false positive.
+    seed : int
+        Random state of the halves.
 
     Notes
     -----

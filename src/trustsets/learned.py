@@ -66,8 +66,10 @@ class Learned(Basis):
     n_components : int
         Principal components that the functions see, fitted on training features where the
         predictor has a trust score. 0 leaves the features out.
-    n_trees, n_leaves : int
-        Size of the default regressor, scikit-learn's `HistGradientBoostingRegressor`.
+    n_trees : int
+        Trees of the default regressor, scikit-learn's `HistGradientBoostingRegressor`.
+    n_leaves : int
+        Largest number of leaves per tree.
     regressor : object, optional
         Any regressor with ``fit(X, y)`` and ``predict(X)`` instead. A copy of it learns the score
         itself. The predictor cannot be saved then.

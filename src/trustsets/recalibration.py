@@ -145,12 +145,12 @@ def _inverse_temperature(logits: NDArray[Any], label_gaps: Floats) -> float:
 @final
 @storable
 class ClassBias(Estimator):
-    r"""Add a constant to the logits of each class, by penalised maximum likelihood.
+    """Add a constant to the logits of each class, by penalised maximum likelihood.
 
     With logits z, inverse temperature a and biases b, P(y | x) is the softmax of ``a z + b``
     and (a, b) minimise
 
-    .. math:: -\sum_i \log P(y_i \mid x_i) + \tfrac{\lambda}{2} \|b\|^2 .
+        -sum_i log P(y_i | x_i) + lambda |b|^2 / 2
 
     Lambda has the largest held-out likelihood in three-fold cross-validation; it is infinity where
     no bias helps. ``b / a`` is added to the logits, so their temperature does not change.
@@ -163,7 +163,7 @@ class ClassBias(Estimator):
     ----------
     prevalence : float
         Between 0 and 10. The probability of each class is also divided by this power of its share
-        :math:`(n_y + 1) / (n + K)`: sets hold rare classes more often. With 1, probabilities become
+        ``(n_y + 1) / (n + K)``: sets hold rare classes more often. With 1, probabilities become
         those of equally frequent classes, up to the temperature.
 
     Attributes

@@ -343,8 +343,10 @@ class RAPS(_Cumulative):
     ----------
     scale, own_mass : str
         As in `APS`; in the tail scale s is divided by 1 plus the penalty of rank K.
-    lam, k_reg : float, int
-        Penalty per rank, and the rank after which it starts; the paper uses 0.01 and 5.
+    lam : float
+        Penalty per rank; the paper uses 0.01.
+    k_reg : int
+        Rank after which the penalty starts; the paper uses 5.
 
     Examples
     --------

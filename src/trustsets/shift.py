@@ -1,8 +1,8 @@
-r"""Predictors for other populations than that of calibration: label shift and covariate shift.
+"""Predictors for other populations than that of calibration: label shift and covariate shift.
 
 1. `AdaptedConformal`: a calibrated predictor with weights for another population.
 2. Label shift. With f the calibrated probabilities and p the calibration prevalences, the density
-   of new outputs is proportional to :math:`\sum_y q_y f_y(x) / p_y`; the q of largest likelihood
+   of new outputs is proportional to ``sum_y q_y f_y(x) / p_y``; the q of largest likelihood
    are the estimate. Probabilities are calibrated by a temperature and a constant for each class:
    without the constants the estimate is biased (Alexandari, Kundaje and Shrikumar 2020).
 3. Covariate shift. The weight of a sample is the ratio of the new to the old density of t(x), what
@@ -296,13 +296,13 @@ def estimate_prevalence(labelled: ModelOutputs, unlabelled: ModelOutputs) -> Cla
 
 
 class _MaximumLikelihood:
-    r"""The most likely prevalences, and their standard errors by the influence of each sample.
+    """The most likely prevalences, and their standard errors by the influence of each sample.
 
-    Let f be the calibrated probabilities with parameters a and b, :math:`g_y = (f_y / p_y) /
-    \sum_k q_k f_k / p_k` and :math:`\pi_k = q_k g_k`. The estimate makes the mean of g equal in
-    all directions v that sum to zero. Its derivative in q is minus the mean of gg', and in
-    :math:`\log(f_k / p_k)` it is the mean of :math:`g_y(1\{y = k\} - \pi_k)`. Labelled samples act
-    through a, b and p, and unlabelled ones directly.
+    Let f be the calibrated probabilities with parameters a and b,
+    ``g_y = (f_y / p_y) / sum_k (q_k f_k / p_k)`` and ``pi_k = q_k g_k``. The estimate
+    makes the mean of g equal in all directions v that sum to zero. Its derivative in q is minus the
+    mean of gg', and in ``log(f_k / p_k)`` it is the mean of ``g_y (1[y = k] - pi_k)``. Labelled
+    samples act through a, b and p, and unlabelled ones directly.
     """
 
     def __init__(

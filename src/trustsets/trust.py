@@ -40,12 +40,12 @@ ZERO_NORM = 1e-150
 @final
 @storable
 class TrustScore(Estimator):
-    r"""Distance to the nearest other class over the distance to the predicted class.
+    """Distance to the nearest other class over the distance to the predicted class.
 
     With `d(x, c)` the distance from `x` to the `neighbour`-th nearest training point of class `c`
     and `y` the predicted class,
 
-    .. math:: Trust(x, y) = \frac{\min_{c \ne y} d(x, c) + \epsilon}{d(x, y) + \epsilon}
+        Trust(x, y) = (min over c != y of d(x, c) + epsilon) / (d(x, y) + epsilon)
 
     A large score says that the training data agree with the prediction. The distances are exact on
     every device; they do not depend on how queries are batched.
@@ -72,7 +72,7 @@ class TrustScore(Estimator):
         Sorted class labels.
     n_features_in_ : int
     scale_ : float
-        Length in units of which :math:`\epsilon` is `1e-12`: 1 for normalised rows, else the root
+        Length in units of which `epsilon` is `1e-12`: 1 for normalised rows, else the root
         mean square distance of the training points from their mean, to six digits.
 
     Notes
@@ -233,11 +233,11 @@ class TrustScore(Estimator):
         self.scale_ = scale
 
     def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
-        r"""Mark the high-density points of each class.
+        """Mark the high-density points of each class.
 
-        With :math:`r_k(x)` the radius of the smallest ball around `x` that holds `k` points of its
-        class, `x` included, these are :math:`\{x : r_k(x) \le \epsilon\}` for the least
-        :math:`\epsilon` that at most `filter_fraction` of the class exceeds.
+        With ``r_k(x)`` the radius of the smallest ball around `x` that holds `k` points of its
+        class, `x` included, these are the x with ``r_k(x) <= epsilon`` for the least
+        epsilon that at most `filter_fraction` of the class exceeds.
         """
         dense = np.ones(len(points.features), bool)
         search = make_search(points, FILTER_NEIGHBOURS, self.device)

@@ -129,16 +129,15 @@ def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int,
 @final
 @dataclass(eq=False, repr=False)
 class RankCalibratedConformal(_Baseline):
-    r"""Class-conditional thresholds joined with the largest rank of each class (RC3P).
+    """Class-conditional thresholds joined with the largest rank of each class (RC3P).
 
-    Of the :math:`n_y` calibration samples of class y, let :math:`\epsilon_y^k` be the share in
-    which y is not among the k most likely classes, and :math:`k_y` the smallest k with
-    :math:`\epsilon_y^k < \alpha`. The set of x contains y if y is among the :math:`k_y` most likely
-    classes of x and s(x, y) is at most the finite-sample quantile of the scores of class y at
-    :math:`\alpha - \epsilon_y^{k_y}`.
+    Of the ``n_y`` calibration samples of class y, let ``error_y(k)`` be the share in which y is not
+    among the k most likely classes, and ``k_y`` the smallest k with ``error_y(k) < alpha``. The set
+    of x contains y if y is among the ``k_y`` most likely classes of x and s(x, y) is at most the
+    finite-sample quantile of the scores of class y at ``alpha - error_y(k_y)``.
 
     The shares are estimates, so that **nothing is guaranteed in finite samples**: class-conditional
-    coverage can be lower than 1 - alpha by up to about :math:`1 / (n_y + 1)`. A class without
+    coverage can be lower than 1 - alpha by up to about ``1 / (n_y + 1)``. A class without
     calibration samples is in every set.
 
     References
@@ -191,11 +190,11 @@ class RankCalibratedConformal(_Baseline):
 @final
 @dataclass(eq=False, repr=False)
 class InterpolatedConformal(_Baseline):
-    r"""Thresholds between that of all samples and that of each class (INTERP-Q).
+    """Thresholds between that of all samples and that of each class (INTERP-Q).
 
-    With q the finite-sample quantile of all calibration scores and :math:`q_y` that of the scores
+    With q the finite-sample quantile of all calibration scores and ``q_y`` that of the scores
     of class y (1, the largest score, where there are too few), class y has the threshold
-    :math:`\tau q_y + (1 - \tau) q`. So `tau` goes from `StandardConformal` (0) to
+    ``tau * q_y + (1 - tau) * q``. So `tau` goes from `StandardConformal` (0) to
     ``MondrianConformal(by="class")`` (1). Scores must be at most 1: `APS()` or `Softmax()` in the
     raw scale. Marginal coverage is at least **1 - 2 alpha** for every `tau`.
 
@@ -333,13 +332,13 @@ _RANK_TOLERANCE = 1e6 * float(np.finfo(np.float64).eps)
 @final
 @dataclass(frozen=True, eq=False)
 class Atypicality(Statistic):
-    r"""Negative log density of the features under the class that makes it largest.
+    """Negative log density of the features under the class that makes it largest.
 
-    Each class has a Gaussian density with its own mean :math:`\mu_c`; the covariance
-    :math:`\Sigma` is common to all. Both are fitted on training features by maximum likelihood.
+    Each class has a Gaussian density with its own mean ``mu_c``; the covariance S is common to
+    all. Both are fitted on training features by maximum likelihood. With ``W W' = S^-1``,
 
-    .. math:: a(x) = -\max_c \log N(x; \mu_c, \Sigma) = \tfrac12 \big( r \log 2\pi +
-        \log\det\Sigma + \min_c \|W'(x - \mu_c)\|^2 \big), \qquad W W' = \Sigma^{-1}.
+        a(x) = -max_c log N(x; mu_c, S)
+             = (r log(2 pi) + log det S + min_c |W'(x - mu_c)|^2) / 2
 
     Where the covariance is singular, the density is that on the r-dimensional span of the training
     deviations from the class means. `Atypicality.from_training` makes one.

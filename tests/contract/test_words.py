@@ -67,6 +67,11 @@ def test_no_page_or_source_uses_them() -> None:
     assert not bad
 
 
+def test_formulas_of_docstrings_are_plain_text() -> None:
+    """The site and `help` would print the commands of a formula as they are."""
+    assert not [path for path in READ if re.search(r":math:|\.\. math::", path.read_text("utf-8"))]
+
+
 @pytest.mark.parametrize("text", ["Ordinary sets miss it.", "coverage is kept on\naverage"])
 def test_phrases_are_noticed(text: str) -> None:
     assert misused(text)

@@ -1,9 +1,9 @@
-r"""The definition of a threshold as a linear program, solved by HiGHS: for tests and as fallback.
+"""The definition of a threshold as a linear program, solved by HiGHS: for tests and as fallback.
 
-The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
-are, for any one optimal :math:`\eta` of the dual, the b whose residuals are :math:`\ge 0` where
-:math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
-linear program. `solve_linear_program` shares no code with the path, so it can be its test.
+The threshold is the smallest ``q'b`` over all optimal b. By complementary slackness these are, for
+any one optimal eta of the dual, the b whose residuals are ``>= 0`` where ``eta_i = 1 - alpha``,
+``<= 0`` where ``eta_i = -alpha`` and zero elsewhere: a second linear program.
+`solve_linear_program` shares no code with the path, so it can be its test.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -40,10 +40,10 @@ DEPTH: Any = np.int64(64)  # More halvings than any number of points can need.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitening:
-    r"""The linear map from basis rows to whitened rows, :math:`q = D^{-1}\phi_I\, T`.
+    """The linear map from basis rows to whitened rows, ``q = D^-1 phi_I T``.
 
     `D` holds powers of two (scaling is exact), `I` the `rank` independent columns and `T` the
-    upper triangular inverse of their R factor, so that calibration rows have :math:`Q'Q = n I`.
+    upper triangular inverse of their R factor, so that calibration rows have ``Q'Q = n I``.
     Any invertible `T` gives the same function class, so `T` itself may carry rounding errors. The
     product must be accurate: it is summed in twice the working precision, because a plain product
     would move thresholds by 1e-6 where the basis has condition 1e10.

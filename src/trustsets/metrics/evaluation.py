@@ -129,9 +129,10 @@ class Evaluation(PlainData):
         ``group:NAME``, ``size_strata``, and those asked for.
     correlation : Correlation, optional
         Of Trust and Rank, where Trust is known.
-    n_calibration, left_out : int or None, bool
-        Calibration samples, where a predictor was evaluated; whether these are the calibration
-        samples, each left out once (`trustsets.audit`).
+    n_calibration : int, optional
+        Calibration samples, where a predictor was evaluated.
+    left_out : bool
+        Whether these are the calibration samples, each left out once (`trustsets.audit`).
     more : dict of str to Estimate
         Numbers of other measurements, by name, such as ``excess_risk.under``.
     covered, set_sizes, rows : arrays of shape (n,), or None
@@ -219,8 +220,10 @@ def evaluate(
         Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
-    level, n_bootstrap
-        Confidence level of the intervals; resamples behind those of CovGap.
+    level : float
+        Confidence level of the intervals.
+    n_bootstrap : int
+        Resamples behind the intervals of CovGap.
 
     Examples
     --------

@@ -116,19 +116,22 @@ def excess_risk(
         allow but the predicted and the true class.
     n_permutations : int
         Permuted outcomes behind the noise floor and the p-value; 0 for neither.
-    level, seed
-        Confidence level of the intervals; random state of folds and permutations.
+    level : float
+        Confidence level of the intervals.
+    seed : int
+        Random state of folds and permutations.
 
     Notes
     -----
-    With :math:`h(x)` the predicted coverage of a sample, from gradient boosting that was fitted
-    on the other folds, and :math:`t = 1 - \alpha`,
+    With h(x) the predicted coverage of a sample, from gradient boosting that was fitted on the
+    other folds, and ``t = 1 - alpha``,
 
-    .. math:: under = 100 \, mean \{ 1[h(x) < t] (t - 1[y \in C(x)]) \}
+        under = 100 mean( 1[h(x) < t] (t - 1[y in C(x)]) )
 
     and ``over`` likewise with the signs turned around; ``total`` is their sum. The expectation of
-    ``under`` is at most the true shortfall, the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid
-    x))`, so the lower end of its interval is a cautious bound of the true shortfall.
+    ``under`` is at most the true shortfall, the mean of
+    ``100 max(0, t - P(Y in C(x) | x))``, so the lower end of its interval is a cautious bound of
+    the true shortfall.
 
     Examples
     --------

@@ -79,10 +79,10 @@ _MADE: WeakKeyDictionary[TuningScores, dict[tuple[float, int], Codes]] = WeakKey
 @storable
 @dataclass(eq=False, repr=False)
 class ClusteredConformal(Predictor):
-    r"""Conformal prediction with one threshold for each cluster of classes with similar scores.
+    """Conformal prediction with one threshold for each cluster of classes with similar scores.
 
     Classes are described by quantiles of their tuning scores, and clustered by k-means with weights
-    :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration scores of
+    ``sqrt(n_y)``. Each cluster gets the finite-sample quantile of the calibration scores of
     its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*.
 
     A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As published,
@@ -95,14 +95,10 @@ class ClusteredConformal(Predictor):
         As in `StandardConformal`; the seed is also that of k-means.
     n_clusters : int or "auto"
         Clusters besides the null cluster; as many as there are classes, or more, give each
-        its own. ``"auto"`` is the published rule: with :math:`n_y` samples of class y
-        in both parts, :math:`n_\alpha` the fewest that give a finite quantile,
-        :math:`\tilde n = \max(\min_y n_y, n_\alpha)` and :math:`\tilde K` classes with at
-        least :math:`\tilde n` samples,
-
-        .. math:: \gamma = \tilde K / (75 + \tilde K), \qquad
-                  M = \lfloor \lfloor \gamma \tilde n \rfloor / 2 \rfloor.
-
+        its own. ``"auto"`` is the published rule: with ``n_y`` samples of class y in both parts,
+        ``n_alpha`` the fewest that give a finite quantile, ``n = max(min_y n_y, n_alpha)`` and
+        K classes with at least n samples, the share of samples for clustering is
+        ``gamma = K / (75 + K)``, and there are ``M = floor(floor(gamma n) / 2)`` clusters.
         If M < 2 nothing is clustered: all classes are in the null cluster.
     null_cluster : {"standard", "own"}
         ``"standard"`` is the published rule. ``"own"`` treats the null cluster like the others, so
@@ -110,7 +106,7 @@ class ClusteredConformal(Predictor):
         with too few samples its classes are in every set.
     tuning_fraction : float or "auto"
         Share of the samples set aside for clustering (if none are given); ``"auto"`` is the
-        published :math:`\gamma` at alpha = 0.1. 0 reuses the calibration samples and warns.
+        published gamma at alpha = 0.1. 0 reuses the calibration samples and warns.
 
     References
     ----------

@@ -454,12 +454,11 @@ class ConditionalConformal(Predictor):
     def weighted_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
-        r"""Thresholds of the weighted problem.
+        """Thresholds of the weighted problem.
 
-        The weighted loss :math:`\sum_i w_i\,\ell(s_i - g(x_i)) + w\,\ell(s - g(x))` is positively
-        homogeneous: the problem is that of rows :math:`w_i\phi_i` and scores :math:`w_i s_i` with
-        the new row :math:`w\phi`, whose threshold is :math:`w` times the one wanted. Penalties have
-        no weights.
+        The weighted loss ``sum_i w_i l(s_i - g(x_i)) + w l(s - g(x))`` is positively homogeneous:
+        the problem is that of rows ``w_i phi_i`` and scores ``w_i s_i`` with the new row
+        ``w phi``, whose threshold is w times the one wanted. Penalties have no weights.
         """
         basis = self.conditions_on
         kept, name = self._cached("weighted", dict[bytes, CalibrationProblem]), weights.tobytes()
@@ -629,9 +628,9 @@ class SizeLimits:
 
 
 def miss_probability(tuning_phi: Floats, happened: NDArray[np.bool_], phi: Floats) -> Floats:
-    r"""Upper estimates of a probability at rows of `phi`, by ridge logistic regression.
+    """Upper estimates of a probability at rows of `phi`, by ridge logistic regression.
 
-    They are :math:`\sigma(z'b + c \sqrt{z'H^{-1}z})` with z the standardised basis functions and a
+    They are ``sigmoid(z'b + c sqrt(z'H^-1 z))`` with z the standardised basis functions and a
     constant, b the coefficients, H the Hessian of the penalised loss at b, and c = 1 standard
     error.
     """

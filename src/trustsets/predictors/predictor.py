@@ -317,13 +317,13 @@ class Predictor(Estimator, ABC):
         return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
-        r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
+        """P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
 
         For `StandardConformal` and `MondrianConformal` they are exact unless a grid is given:
-        :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
+        ``p(x, y) = (1 + number of i with s_i >= s(x, y)) / (n + 1)`` over the n calibration samples
         of the cell. For others, p is the smallest alpha of a grid at which y is not in the set, and
         1 if y is in all of the nested sets. ``predict_p(...) > alpha`` are the nested sets that
-        `predict_set` gives for a list of alphas, and for the true class :math:`P(p \le a) \le a`,
+        `predict_set` gives for a list of alphas, and for the true class ``P(p <= a) <= a``,
         in the sense of coverage.
 
         Parameters

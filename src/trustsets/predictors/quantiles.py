@@ -114,7 +114,7 @@ def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thr
 
 
 def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alphas) -> Floats:
-    r"""Smallest score up to which the weights reach :math:`(1-\alpha)(\sum_i w_i + w)`.
+    """Smallest score up to which the weights reach ``(1 - alpha) (sum_i w_i + w)``.
 
     `scores` of shape (n,) increase, and have `weights`. `new` are K weights that the new sample may
     have; the result has shape (K, A).

@@ -104,14 +104,18 @@ def write_report(
         What `evaluate` returned, on the same test samples at the same alpha.
     predictors : predictor, or mapping of method name to predictor, optional
         What made the sets. Without them the verdict says nothing about guarantees.
-    outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
-        What was evaluated. With both, a cell of a heatmap lists its worst samples.
+    outputs : ModelOutputs, optional
+        What was evaluated. With its `sets`, a cell of a heatmap lists its worst samples.
+    sets : PredictionSets, or mapping of method name to PredictionSets, optional
+        The sets that were evaluated.
     regions : Regions, or mapping of method name to Regions, optional
         What `trustsets.auditing.find_regions` found.
     comparison : Comparison, optional
         The methods at equal mean size: ``compare(predictors, outputs=outputs, equal_size=True)``.
-    title, details : str, mapping of str to any
-        Title of the page; facts about the run to show at its end.
+    title : str
+        Title of the page.
+    details : mapping of str to any, optional
+        Facts about the run to show at the end of the page.
 
     Examples
     --------
