@@ -237,10 +237,8 @@ def _conditional(
         others = judgement.marked - sum(judgement.n_low.values())
         if judgement.outcome != "untested" and others > 0:
             bins = f"{others:,} {'more ' if parts else ''}bin{'s' if others > 1 else ''}"
-            kinds = joined(list(dict.fromkeys(map(_kind, judgement.low))))
-            text += (
-                f" Low coverage of {bins} marked in tables of {kinds} may be due to calibration."
-            )
+            kind = joined(list(dict.fromkeys(map(_kind, judgement.low))))
+            text += f" Low coverage of {bins} marked in tables of {kind} may be due to calibration."
         who = f"{quoted(method)}: {text[0].lower()}" if len(evaluations) > 1 else text[0]
         sentences.append(who + text[1:])
     return sentences
