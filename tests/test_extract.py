@@ -171,6 +171,7 @@ class TestBatches:
         np.testing.assert_array_equal(
             extract_outputs(plain(), texts, classes=names).labels, names[Y]
         )
+        assert (extract_outputs(plain(), batches(), classes=[2, 1, 0]).labels == Y).all()
 
 
 class TestFunctions:
@@ -389,6 +390,17 @@ class TestFolders:
         with pytest.raises(InputError, match="its loader gave more batches"):
             extract_outputs(model, batches()[:2], folder=tmp_path)
         assert len(extract_outputs(model, batches(), folder=tmp_path)) == len(X)
+
+    @pytest.mark.parametrize("types", [("f4", "f2"), ("f8", "f4"), ("f4", "f8")])
+    def test_arrays_on_file_keep_their_types(self, types, tmp_path):
+        """Resumed without autocast, or with another precision from batch to batch."""
+        loader = [X[:8].astype(types[0]), X[8:16].astype(types[1]), X[16:24].astype(types[0])]
+        with pytest.raises(Interrupted):
+            extract_outputs(lambda x: (x, x.astype("f2")), until(2, loader), folder=tmp_path)
+        with pytest.raises(InputError, match="another run: its model gave logits and features"):
+            extract_outputs(lambda x: x, loader, folder=tmp_path)
+        outputs = extract_outputs(lambda x: (x, x), loader, folder=tmp_path)
+        np.testing.assert_allclose([outputs.logits, outputs.features], [X[:24]] * 2, rtol=2e-3)
 
     def test_a_finished_run_goes_on_where_the_loader_gives_more(self, tmp_path):
         model = plain()

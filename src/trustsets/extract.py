@@ -58,7 +58,7 @@ def extract_outputs(
         module returns. Default: the *input* of the classifier head, the last `torch.nn.Linear`
         executed with K outputs. False keeps none.
     classes : sequence of length K, optional
-        Class names. Labels that are integers are positions in it.
+        Class names. Labels that are integers are positions, unless the names are integers too.
     folder : path, optional
         Write ``logits.npy``, ``features.npy`` and ``labels.npy`` there, so that memory holds one
         batch; the command line reads the folder. An interrupted run continues there if batches
@@ -465,6 +465,12 @@ class _Folder:
 
     def add(self, number: int, block: dict[str, Array]) -> None:
         """Append the outputs of a batch, or compare them with those that are stored."""
+        if self._record["rows"]:
+            there = [name for name in _WIDE if (self._folder / f"{name}.npy").exists()]
+            if there != list(block):
+                raise self._refuse(f"its model gave {' and '.join(there)}")
+            # A file has one type: another, such as float16 under autocast, becomes that.
+            block = {name: new.astype(self._load(name).dtype) for name, new in block.items()}
         if number < self._stored:
             for name, new in block.items():
                 old = self._load(name)[: len(new)]
