@@ -760,6 +760,9 @@ def test_mistakes_are_named(table):
     started = TrustSetClassifier(GaussianNB().fit(X, y), prefit=True).fit(X, y)
     with pytest.raises(NotCalibratedError, match="no calibration yet; call calibrate with samples"):
         started.predict_set(X)
+    again = TrustSetClassifier(GaussianNB().fit(X, y), "standard", prefit=True).calibrate(X, y)
+    with pytest.raises(NotCalibratedError, match="no calibration yet"):
+        again.fit(X, y).predict_set(X)
     grouped = TrustSetClassifier(GaussianNB(), "groups").fit(X, y, groups={"site": frame["note"]})
     with pytest.raises(InputError, match=r"groups= lacks \['site'\], on which coverage was"):
         grouped.predict_set(X)

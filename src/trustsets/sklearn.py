@@ -179,6 +179,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 names = ", ".join(fit_params)
                 raise InputError(f"prefit=True trains nothing; leave out {names}.")
             with _restored_on_error(self):
+                # An earlier calibration does not hold for another classifier or reference.
+                self.__dict__.pop("predictor_", None)
                 self._adopt(_require_trained(self.estimator), X)
                 return self._fit_reference(X, y, is_training=True)
         columns = _group_columns(X, self.groups, groups)
