@@ -29,7 +29,7 @@ def ask(url, action, timeout=60, **more):
         return client.post(f"/api/{action}", json=body, headers={"origin": home}, timeout=timeout)
 
 
-def test_texts_and_neighbours_come_from_the_files(folder):
+def test_texts_and_neighbours_come_from_the_files_or_lists(folder, data):
     files = {"train": folder / "train.npz", "text": "note", "browser": False, "groups": ("image",)}
     with explore_files(folder / "held_out.npz", **files) as explorer:
         found = ask(explorer.url, "sample", row=5, index=1).json()
@@ -39,6 +39,8 @@ def test_texts_and_neighbours_come_from_the_files(folder):
         assert str(folder / "train.npz") in code["python"] and "--train" in code["command"]
         assert "groups='image'" in code["python"] and "--group" in code["command"]
         assert explorer.url in explorer._repr_html_()
+    with explore(data.outputs, train=[values.tolist() for values in data.train]) as explorer:
+        assert len(ask(explorer.url, "sample", row=5, index=1).json()["neighbours"]) == 6
 
 
 def test_images_are_found_by_the_names_in_the_file(folder):
