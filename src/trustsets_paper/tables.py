@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from trustsets import compare
-from trustsets.metrics import Correlation, Evaluation, markdown_table, title
+from trustsets.metrics import Correlation, Evaluation, markdown_table, split_name, title
 from trustsets_paper import Floats
 from trustsets_paper.protocol import (
     ABLATION,
@@ -298,7 +298,10 @@ def summarise(runs: Sequence[Evaluation], column: str) -> Number:
         error = _standard_error(values)
     else:
         width = estimates[0].upper - estimates[0].lower
-        error = width / (2.0 * float(stats.norm.ppf(0.5 + runs[0].level / 2.0)))
+        table, part = split_name(column)
+        # The interval of the lowest of B coverages is corrected for the choice among them.
+        tests = runs[0].tables[table].count.size if part == "worst" else 1
+        error = width / (2.0 * float(stats.norm.isf((1.0 - runs[0].level) / tests / 2.0)))
     return Number(float(np.mean(values)), error, float(np.mean([item.floor for item in estimates])))
 
 

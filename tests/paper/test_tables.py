@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 from small_runs import QUICK, small_source
 
 from trustsets import compare
@@ -142,6 +143,10 @@ def test_a_fixed_split_has_errors_of_sampling_and_is_paired(runs):
     size = table.rows[0].numbers[table.columns.index("size")]
     sizes = runs["fixed"].evaluations[Cell("APS", STANDARD)][0].sizes
     assert size.standard_error == pytest.approx(sizes.standard_error)
+    run = runs["fixed"].evaluations[Cell("APS", STANDARD)][0]
+    worst, z = run.tables["class"].worst, stats.norm.isf(0.025 / run.tables["class"].count.size)
+    error = tables.summarise([run], "class.worst").standard_error
+    assert error == pytest.approx((worst.upper - worst.lower) / 2.0 / z)
     assert all(n.standard_error > 0.0 and n.paired for row in table.rows for n in row.numbers)
     free = paper_tables(runs["paper"])[0]
     assert not any(n.paired for row in free.rows for n in row.numbers)
