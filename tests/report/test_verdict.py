@@ -314,6 +314,9 @@ def test_larger_sets_that_are_preferred_are_compared_at_equal_size(clear):
     words = "still clearly smaller over classes." if clear else "the shortfalls overlap"
     assert sections["What to do"][0].startswith("Prefer “sound”")
     assert words in sections["What to do"][0]
+    table = replace(table, columns=("class.gap",))
+    sections = dict(verdict(both, dict.fromkeys(both, calibrated(5000)), comparison=table))
+    assert EQUAL not in sections and "equal size" not in sections["What to do"][0]
 
 
 def test_full_sets_are_not_preferred():

@@ -90,6 +90,8 @@ def verdict(
         ("Marginal coverage", _marginal(evaluations, judgements, predictors)),
         ("Conditional coverage", _conditional(evaluations, judgements, regions or {})),
     ]
+    if comparison is not None and not _shortfalls(comparison):
+        comparison = None  # of columns that say nothing about shortfalls
     if comparison is not None:
         sections.append(("At equal set size", [_at_equal_size(comparison)]))
     sections.append(("What to do", _advice(evaluations, judgements, comparison)))
