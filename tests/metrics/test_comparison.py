@@ -110,7 +110,7 @@ def test_interval_over_seeds_is_students_t_by_hand(runs):
         half = t * np.std([0.88, 0.9, 0.95], ddof=1) / np.sqrt(3)
         for entry, mean in zip(table.entries[0], (0.91, 0.81), strict=True):
             assert entry.mean == pytest.approx(mean)
-            assert (entry.lower, entry.upper) == pytest.approx((mean - half, mean + half))
+            assert (entry.lower, entry.upper) == pytest.approx((mean - half, min(mean + half, 1.0)))
 
 
 def test_halves_have_the_intervals_of_halves(make_case):
@@ -232,6 +232,23 @@ def test_trust_that_one_predictor_knows_is_a_column_for_all(make_outputs):
     assert found.to_json() == given.to_json() and "conf_trust.gap" in found.columns
 
 
+@pytest.mark.parametrize("hit", [True, False])
+def test_excess_risk_of_equal_outcomes_has_a_width(hit):
+    """The exact interval of 0 of 100 samples ends at 1 - 0.025^(1/100) = 3.622%."""
+    found = excess_risk(np.full(100, hit), draw(100, 0), alpha=0.1, n_permutations=0)
+    part, most = (found.over, 10.0) if hit else (found.under, 90.0)
+    for item in (part, found.total):
+        ends = [item.lower, item.value, item.upper]
+        assert ends == pytest.approx([most - 3.6217, most, most], abs=1e-4)
+
+
+def test_group_columns_keep_names_of_their_own():
+    groups = dict.fromkeys(["confidence", "group confidence"], np.arange(100) % 2)
+    outputs = ModelOutputs(logits=draw(100, 0).logits, groups=groups)
+    inputs = excess_risk(np.arange(100) > 9, outputs, alpha=0.1, n_permutations=0).inputs
+    assert {"group confidence", "group group confidence"} < {*inputs}
+
+
 def test_few_samples_have_no_excess_risk():
     predictors = {"split": calibrated()["split"]}
     columns = [compare(predictors, outputs=draw(n, 1), n_bootstrap=5).columns for n in (49, 50)]
@@ -268,6 +285,7 @@ def test_bad_arguments_are_named(runs):
         (lambda: compare(predictors, outputs=[test, test]), r"\[1, 1, 1\] predictors and 2"),
         (lambda: compare(predictors, outputs=test, equal_size="x"), "must name one of"),
         (lambda: compare(predictors, outputs=test, alpha=[0.1, 0.2]), "alpha must lie strictly"),
+        (lambda: compare(predictors, outputs=test, alpha=[0.1], equal_size=True), "alpha must lie"),
         (lambda: sets_of_size(predictors["split"], test, np.nan), "size must be finite"),
     ):
         with pytest.raises(InputError, match=message):

@@ -11,7 +11,7 @@ from scipy import stats
 
 from trustsets._arrays import Flavour
 from trustsets._frames import frame_of_rows
-from trustsets._parameters import NotNegative, check_arguments
+from trustsets._parameters import NotNegative, check_alpha, check_arguments
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.catalogue import markdown_table, number_of, split_name, title
 from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor
@@ -260,6 +260,7 @@ def _evaluated(
     n_bootstrap: int,
 ) -> dict[Key, list[Evaluation]]:
     """Evaluations of predictors at alpha and, if asked for, at the mean size of the reference."""
+    alpha = check_alpha(alpha)
     methods = {str(name): _listed(items) for name, items in predictors.items()}
     samples = _listed(outputs)
     if not all(is_predictor(item) for items in methods.values() for item in items):
@@ -326,6 +327,8 @@ def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int) -> Ent
     error = float(values.std(ddof=1) / np.sqrt(n))
     half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
     lower, upper = mean - half, mean + half
+    if number_of(column).form in ("share", "rare"):
+        lower, upper = max(lower, 0.0), min(upper, 1.0)
     table, part = split_name(column)
     if part in _GAP_PARTS and table in runs[0].tables:
         counts = [(run.tables[table].count, run.tables[table].covered) for run in runs]

@@ -328,7 +328,8 @@ def bootstrap_gaps(
     tail = (1.0 - level) / 2.0
     # A resample is noisier than the sample: shift the mean of the resamples to the estimate.
     ends = np.quantile(resamples, [tail, 1.0 - tail], axis=0)
-    ends = np.maximum(ends - resamples.mean(axis=0) + estimates, 0.0)
+    largest = PERCENT * np.array([max(alpha, 1.0 - alpha), 1.0 - alpha, alpha])
+    ends = np.clip(ends - resamples.mean(axis=0) + estimates, 0.0, largest)
     # Where nearly all resamples are equal, a few others can shift both ends past the estimate.
     lower, upper = np.minimum(ends[0], estimates), np.maximum(ends[1], estimates)
     gap, shortfall, excess = zip(lower.tolist(), upper.tolist(), strict=True)

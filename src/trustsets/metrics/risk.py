@@ -18,7 +18,7 @@ from trustsets._progress import progress_bar
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.metrics.evaluation import outcomes_of
-from trustsets.metrics.inference import Estimate, mean_estimate
+from trustsets.metrics.inference import PERCENT, Estimate, binomial_interval, mean_estimate
 from trustsets.metrics.plain import LOCAL, PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
@@ -163,13 +163,21 @@ def excess_risk(
         # rounding of their sums.
         reached = int(np.count_nonzero(means[:, 0] >= under.mean() - 1e-9))
         p_value = (1 + reached) / (1 + n_permutations)
+    halves = zip((under + over, under, over), (sum(floors), *floors), strict=True)
+    estimates = [mean_estimate(values, level, floor) for values, floor in halves]
+    if covered.all() or not covered.any():
+        # Equal outcomes have no spread, but the coverage behind them is not known exactly.
+        high, low = PERCENT * (target - np.array(binomial_interval(covered.sum(), n, level)))
+        ends = np.array([[max(low, -high), max(high, -low)], [low, high], [-high, -low]])
+        pairs = zip(estimates, np.maximum(ends, 0.0).tolist(), strict=True)
+        estimates = [replace(item, lower=first, upper=last) for item, (first, last) in pairs]
     return ExcessRisk(
         alpha=alpha,
         level=level,
         n=n,
-        total=mean_estimate(under + over, level, sum(floors)),
-        under=mean_estimate(under, level, floors[0]),
-        over=mean_estimate(over, level, floors[1]),
+        total=estimates[0],
+        under=estimates[1],
+        over=estimates[2],
         p_value=p_value,
         n_permutations=n_permutations,
         inputs=names_of(columns),
@@ -280,12 +288,14 @@ def covariates(
         raise InputError("by must name at least one kind of column.")
     # Conditions find their column by its name, and a group column may be called as another is.
     taken = {item.name for item in columns if item.kind != "groups"}
-    return [
-        replace(item, name=f"group {item.name}")
-        if item.kind == "groups" and item.name in taken
-        else item
-        for item in columns
-    ]
+    names = {item.name for item in columns}
+    for position, item in enumerate(columns):
+        name = item.name
+        while item.kind == "groups" and item.name in taken and name in names:
+            name = f"group {name}"
+        names.add(name)
+        columns[position] = replace(item, name=name)
+    return columns
 
 
 def _columns(
