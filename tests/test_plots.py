@@ -9,6 +9,7 @@ import pytest
 from trustsets import Bins, StandardConformal, evaluate, plots
 from trustsets.metrics import FrequencyBins, RankBins
 from trustsets.plots import THEMES, heatmap_data, range_label, size_data, two_digits
+from trustsets.report.content import list_samples
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,9 @@ def test_heatmap_over_seeds_is_the_mean(case):
     np.testing.assert_allclose(error, np.abs(one.coverage - two.coverage) / 2.0, atol=1e-15)
     ax = plots.coverage_heatmap([result, other], "conf_trust")
     assert ax.texts[0].get_text() == two_digits(both.coverage[0, 0])
+    table = replace(result.tables["conf_trust"], shape=(6, 3))
+    with pytest.raises(match="Pass the same to all"):
+        heatmap_data([result, replace(result, tables={"conf_trust": table})], "conf_trust")
 
 
 def test_shares_of_sizes_are_those_of_the_sets_in_each_range(case):
@@ -144,6 +148,16 @@ def test_ends_of_narrow_bins_are_told_apart():
     assert range_label(0.99931, 0.99987, whole=False) == "0.999–1"
     assert range_label(1.0, 1.0, whole=False) == "1"
     assert range_label(4.51, 351.7, whole=False) == "4.5–352"
+
+
+def test_infinite_trust_is_written_as_such(case):
+    test, sets, _ = case
+    test = test.with_trust(np.where(np.arange(len(test)) % 4, test.trust, np.inf))
+    result = evaluate(sets, test, metrics=["conf_trust"], n_bootstrap=5)
+    shown = list_samples({"a": result}, test, {"a": sets}, ["conf_trust"])["rows"].values()
+    texts = [*result.tables["conf_trust"].labels, *heatmap_data(result, "conf_trust").rows]
+    assert max(map(len, texts)) < 60 and "∞" in {row[3] for row in shown}
+    assert any("to ∞" in text for text in texts) and range_label(4.5, 1e300, False) == "4.5–∞"
 
 
 def test_a_bin_is_hatched_only_if_every_seed_has_few_samples_in_it(case):

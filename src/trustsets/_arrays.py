@@ -251,6 +251,11 @@ def check_trust(value: Any, n: int, name: str = "trust") -> Floats:
     return read_only(np.clip(trust.astype(np.float64), -LARGEST_TRUST, LARGEST_TRUST))
 
 
+def number_text(value: float, form: str) -> str:
+    """Return a number in a format, or ∞ where it stands for infinite trust."""
+    return format(value, form) if abs(value) < LARGEST_TRUST else "∞" if value > 0.0 else "-∞"
+
+
 def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
     """Name the columns: as given, as integers from zero, or from the labels."""
     if value is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Floats
+from trustsets._arrays import Array, Floats, number_text
 from trustsets._parameters import Positive, check_arguments
 from trustsets.errors import InputError
 from trustsets.metrics import METRICS, WHOLE_AXES, BinTable, Evaluation, table_title
@@ -277,6 +277,11 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
             f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
             "Use coverage_by_group for it."
         )
+    if len({item.shape for item in tables}) > 1:
+        raise InputError(
+            f"{table!r} has other numbers of bins in other evaluations. Pass the same to all; for "
+            'class frequency, bins={"conf_frequency": FrequencyBins(class_counts=...)}.'
+        )
     coverage, _ = mean_and_error(np.stack([_on_grid(t, t.coverage, np.nan) for t in tables]))
     few = np.all([_on_grid(t, t.few, 1.0) for t in tables], axis=0)
     rows = _axis_labels(first, 1)
@@ -343,7 +348,7 @@ def range_label(low: float, high: float, whole: bool) -> str:
 
 def _significant(value: float, digits: int) -> str:
     """A number with so many digits; large numbers are written out, not as 3.5e+02."""
-    return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
+    return number_text(value, ".0f" if abs(value) >= 10.0**digits else f".{digits}g")
 
 
 def two_digits(value: float) -> str:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from trustsets._arrays import LARGEST_TRUST
 from trustsets.errors import InputError
 from trustsets.metrics import binomial_interval, check_guarantee, correlate, expected_gap, holm
 from trustsets.metrics.evaluation import summarise_sizes
@@ -198,9 +199,10 @@ def test_sizes_of_sets():
 def test_correlation_is_undefined_rather_than_wrong():
     constant = correlate(np.ones(5), np.array([1, 2, 3, 4, 5]))
     assert np.isnan([constant.pearson, constant.spearman]).all()
-    infinite = correlate(np.array([1.0, 2.0, np.inf, 3.0]), np.array([4, 3, 1, 2]))
-    assert np.isnan(infinite.pearson)
-    assert infinite.spearman == pytest.approx(-1.0)
+    for largest in (np.inf, LARGEST_TRUST):
+        infinite = correlate(np.array([1.0, 2.0, largest, 3.0]), np.array([4, 3, 1, 2]))
+        assert np.isnan(infinite.pearson)
+        assert infinite.spearman == pytest.approx(-1.0)
 
 
 def test_bootstrap_resamples_points():
@@ -284,6 +286,7 @@ def test_intervals_of_gaps_hold_the_estimate(count, covered):
         intervals = bootstrap_gaps([table], 0.1, None, 0.95, n_bootstrap)
         for value, (lower, upper) in zip((sum(halves), *halves), intervals, strict=True):
             assert lower <= value <= upper
+        assert all(end[1] <= most for end, most in zip(intervals, (90, 90, 10), strict=True))
 
 
 def test_bootstrap_over_seeds_shows_the_noise_within_them():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import scores
-from trustsets._arrays import Array, Flavour, Floats, to_numpy
+from trustsets._arrays import Array, Flavour, Floats, number_text, to_numpy
 from trustsets._draws import Stream, row_uniforms
 from trustsets._frames import make_frame
 from trustsets._parameters import Positive, Rule
@@ -294,7 +294,8 @@ def _span(name: str, low: float, high: float) -> str:
     """An interval in words."""
     if name in WHOLE_AXES:
         return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}–{high:.0f}"
-    return f"{name} {low:.3g}" if low == high else f"{name} {low:.3g} to {high:.3g}"
+    first, last = number_text(low, ".3g"), number_text(high, ".3g")
+    return f"{name} {first}" if low == high else f"{name} {first} to {last}"
 
 
 def label_ranks(outputs: ModelOutputs) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._arrays import Flavour, Floats, column
+from trustsets._arrays import LARGEST_TRUST, Flavour, Floats, column
 from trustsets._frames import frame_of_rows
 from trustsets._parameters import Open, Positive, check_alpha, check_arguments
 from trustsets.basis import Partition
@@ -105,7 +105,7 @@ def correlate(trust: Floats, rank: Ints) -> Correlation:
     if trust.size < 3 or np.ptp(rank) == 0 or (trust == trust[0]).all():
         return Correlation(*undefined, *undefined)
     spearman, pearson = stats.spearmanr(trust, rank), undefined
-    if np.isfinite(trust).all():
+    if np.abs(trust).max() < LARGEST_TRUST:
         result = stats.pearsonr(trust, rank)
         pearson = (float(result.statistic), float(result.pvalue))
     return Correlation(*pearson, float(spearman.statistic), float(spearman.pvalue))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Floats, texts_of
+from trustsets._arrays import LARGEST_TRUST, Floats, texts_of
 from trustsets._blocks import for_each_block
 from trustsets.metrics import (
     NUMBERS,
@@ -472,6 +472,7 @@ def list_samples(
         described = _describe_sets(rows, outputs, sets[method]) if rows else {}
         methods[method] = {"bins": bins, "sets": described}
     trust = outputs.trust
+    infinite = np.zeros(len(outputs)) if trust is None else trust >= LARGEST_TRUST
     samples = {
         str(i): [
             int(outputs.rows[i]),
@@ -479,7 +480,7 @@ def list_samples(
             # Rounded as shown, because rounding twice could give another number.
             round(float(outputs.confidence[i]), 3),
             # JSON lacks infinity: the trust of a sample equal to a training sample.
-            None if trust is None else "∞" if np.isinf(trust[i]) else float(f"{trust[i]:.3g}"),
+            None if trust is None else "∞" if infinite[i] else float(f"{trust[i]:.3g}"),
         ]
         for i in sorted(listed)
     }
