@@ -168,9 +168,8 @@ class TestBatches:
         np.testing.assert_array_equal(found.labels, names[Y])
         np.testing.assert_array_equal(found.classes, names)
         texts = [(x, names[y]) for x, y in batches()]
-        np.testing.assert_array_equal(
-            extract_outputs(plain(), texts, classes=names).labels, names[Y]
-        )
+        by_name = extract_outputs(plain(), texts, classes=names).labels
+        np.testing.assert_array_equal(by_name, names[Y])
         assert (extract_outputs(plain(), batches(), classes=[2, 1, 0]).labels == Y).all()
 
 
@@ -233,17 +232,11 @@ def test_a_model_is_as_before_also_after_an_error(at):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def tokens(model=None):
-    return nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 3))
-
-
 MISTAKES = {
     "width": (plain, lambda: batches(x=X[:, :3]), {}, r"batch 0, .* shape \(16, 3\) float32: mat1"),
     "type": (plain, lambda: batches(x=X.astype(np.float64)), {}, r"shape \(16, 4\) float64: "),
     "names": (
-        Several,
-        lambda: [{"a": x, "b": x, "label": y} for x, y in batches()],
-        {},
+        Several, lambda: [{"a": x, "b": x, "label": y} for x, y in batches()], {},
         "a shape .* b shape .* missing 1 required positional argument: 'first'",
     ),
     "three items": (plain, lambda: [(x, y, y) for x, y in batches()], {}, "a batch has 3 items: "),
@@ -259,12 +252,14 @@ MISTAKES = {
     "no tensor": (plain, batches, {"features": lambda out: 3}, "must give one tensor"),
     "tokens": (
         lambda: nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 3)),
-        lambda: [(torch.ones(6, 4, dtype=torch.int64), Y[:6])],
-        {"features": "0"},
+        lambda: [(torch.ones(6, 4, dtype=torch.int64), Y[:6])], {"features": "0"},
         r"features of batch 0 must have shape \(n, width\), here n=6; got \(6, 4, 5\)",
     ),
     "no head": (lambda: nn.Softmax(dim=1), batches, {}, "no torch.nn.Linear with 4 outputs"),
-    "logits": (tokens, lambda: [(torch.ones(6, 4, dtype=torch.int64), Y[:6])], {}, "logits of ba"),
+    "logits": (
+        lambda: nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 3)),
+        lambda: [(torch.ones(6, 4, dtype=torch.int64), Y[:6])], {}, "logits of ba",
+    ),
     "no logits": (lambda: Wrapped(lambda _: None), batches, {}, "it returned a NoneType"),
     "no model": (lambda: "model", batches, {}, "must be a torch.nn.Module, or a function"),
     "features of a function": (
@@ -273,9 +268,7 @@ MISTAKES = {
     "no result": (lambda: lambda x: (None, x), batches, {}, "must return logits or"),
     "three results": (lambda: lambda x: (x, x, x), batches, {}, "got 3 items"),
     "widths": (
-        lambda: lambda x: x[:, : len(x)],
-        lambda: [(X[:4], Y[:4]), (X[:3], Y[:3])],
-        {},
+        lambda: lambda x: x[:, : len(x)], lambda: [(X[:4], Y[:4]), (X[:3], Y[:3])], {},
         "of the same width",
     ),
 }  # fmt: skip
@@ -345,9 +338,8 @@ class TestFolders:
         for name, tensor in state.items():
             changed = state | {name: tensor.flatten().sub(1).reshape(tensor.shape)}
             model.load_state_dict(changed)
-            with pytest.raises(
-                InputError, match="another run: its model, weights or features= differ"
-            ):
+            told = "another run: its model, weights or features= differ"
+            with pytest.raises(InputError, match=told):
                 extract_outputs(model, batches(), folder=tmp_path)
         model.load_state_dict(state)
         with pytest.raises(InputError, match="its model, weights or features= differ"):
@@ -378,13 +370,8 @@ class TestFolders:
         other_x[20, 1] += 1e-3
         other_y[20] = (other_y[20] + 1) % 3
         order = np.r_[16:32, :16, 32:70]
-        for loader in (
-            batches(x=other_x),
-            batches(y=other_y),
-            batches(x=X[order], y=Y[order]),
-            batches(size=8),
-            [x for x, _ in batches()],
-        ):
+        others = [batches(x=other_x), batches(y=other_y), batches(x=X[order], y=Y[order])]
+        for loader in (*others, batches(size=8), [x for x, _ in batches()]):
             with pytest.raises(InputError, match="its loader gave other inputs or labels"):
                 extract_outputs(model, loader, folder=tmp_path)
         with pytest.raises(InputError, match="its loader gave more batches"):

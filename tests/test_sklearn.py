@@ -449,16 +449,9 @@ def test_transformers_at_several_depths_are_applied_in_order():
 def test_every_route_to_the_same_model_gives_the_same_sets(table):
     frame, y = table
     model = pipeline().fit(frame[:400], y[:400])
-    routes = [
-        model,
-        FrozenEstimator(model),
-        VotingClassifier([("a", model)], voting="soft"),
-        make_pipeline(model),
-    ]
-    routes[2].estimators_, routes[2].le_ = [model], None
-    routes[2].classes_ = model.classes_
-    found = []
-    for each in routes:
+    voting, found = VotingClassifier([("a", model)], voting="soft"), []
+    voting.estimators_, voting.le_, voting.classes_ = [model], None, model.classes_
+    for each in (model, FrozenEstimator(model), voting, make_pipeline(model)):
         wrapped = TrustSetClassifier(each, prefit=True).fit(frame[:400], y[:400])
         found.append(wrapped.calibrate(frame[400:700], y[400:700]).predict_set(frame[700:]))
     encode = StandardScaler().fit(model[:-1].transform(frame[:400]))
@@ -504,13 +497,8 @@ def test_missing_numbers_are_medians_with_indicators():
 
 
 def test_mixed_columns_are_numbers_and_indicators():
-    frame = pd.DataFrame(
-        {
-            "age": pd.array([1, None, 3, 2], dtype="Int64"),
-            "code": pd.Categorical([7, 8, 7, 7]),
-            "text": ["x", None, "y", "x"],
-        }
-    )
+    age, code = pd.array([1, None, 3, 2], dtype="Int64"), pd.Categorical([7, 8, 7, 7])
+    frame = pd.DataFrame({"age": age, "code": code, "text": ["x", None, "y", "x"]})
     found = features_of(frame, frame)
     assert found.shape == (4, 1 + 1 + 2 + 3)  # a number, its indicator, values
     np.testing.assert_array_equal(found[:, 1:4], [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 0]])

@@ -144,11 +144,7 @@ def test_copies_and_files_answer_alike(name, tmp_path):
 
 
 SCORES = [
-    *(
-        APS(scale=scale, own_mass=mass)
-        for scale in ("raw", "tail")
-        for mass in ("exclude", "include")
-    ),
+    *(APS(scale=s, own_mass=mass) for s in ("raw", "tail") for mass in ("exclude", "include")),
     APS(own_mass="random"),
     RAPS(scale="tail", lam=0.1, k_reg=1),
     SAPS(scale="tail"),
@@ -182,9 +178,8 @@ def test_rows_alone_are_rows_in_any_batch_order_and_layout(given, kind, dtype, l
             array = np.asfortranarray(array)
         elif layout == "strided":
             array = np.repeat(array, 2, axis=1)[:, ::2]
-        return ModelOutputs(
-            **{given: array}, labels=labels[rows], classes=np.arange(10), rows=np.arange(400)[rows]
-        )
+        words = {given: array, "labels": labels[rows], "rows": np.arange(400)[rows]}
+        return ModelOutputs(**words, classes=np.arange(10))
 
     calibration, some = outputs(np.arange(300)), np.arange(300, 400)
     shuffled = rng.permutation(some)

@@ -213,9 +213,7 @@ def calls(folder):
         "TrustScore": (fitted_trust, TrustScore().get_params()),
         "TrustScore.fit": good(TrustScore().fit, features=samples.features, labels=samples.labels),
         "TemperatureScaling.fit": good(TemperatureScaling().fit, outputs=samples),
-        "TemperatureScaling.transform": good(
-            TemperatureScaling().fit(samples).transform, outputs=samples
-        ),
+        "scaling.transform": good(TemperatureScaling().fit(samples).transform, outputs=samples),
         "ClassBias": (fitted(ClassBias), ClassBias().get_params()),
         "ClassBias.transform": good(ClassBias().fit(samples).transform, outputs=samples),
         "score.matrix": good(APS().matrix, outputs=samples, temperature=1.0, draws=None),
@@ -294,10 +292,8 @@ def calls(folder):
     for kind in (StandardConformal, MondrianConformal, ClusteredConformal):
         made[kind.__name__] = calibrated(kind), kind._defaults()
     simple = {"basis": Polynomial(1, of=(Confidence(),)), "tuning_fraction": 0.0}
-    made["ConditionalConformal"] = (
-        calibrated(ConditionalConformal),
-        ConditionalConformal._defaults() | simple,
-    )
+    simple = ConditionalConformal._defaults() | simple
+    made["ConditionalConformal"] = calibrated(ConditionalConformal), simple
     for name, model in {"standard": predictor(), "conditional": functions()}.items():
         made |= {
             f"{name}.calibrate": good(model.copy().calibrate, outputs=samples, tuning=None),

@@ -77,10 +77,8 @@ def test_a_row_that_can_just_be_balanced_is_finite(monkeypatch: pytest.MonkeyPat
     finite, infinite = 0.0, 1.0
     while infinite - finite > 1e-3 * infinite:
         middle = 0.5 * (finite + infinite)
-        is_finite = np.isfinite(
-            solve_linear_program(problem.rows, problem.scores, 0.1, middle * row, 0.9)
-        )
-        finite, infinite = (middle, infinite) if is_finite else (finite, middle)
+        value = solve_linear_program(problem.rows, problem.scores, 0.1, middle * row, 0.9)
+        finite, infinite = (middle, infinite) if np.isfinite(value) else (finite, middle)
     monkeypatch.setattr(path_module, "FIRST_ACTIVE", 8)
     monkeypatch.setattr(path_module, "ACTIVE", 8)
     for sample in (0, 20):

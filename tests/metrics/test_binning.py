@@ -69,18 +69,13 @@ def test_edges_by_hand_hold_their_upper_end():
     outputs = ModelOutputs(probabilities=probabilities, labels=np.arange(6))
     binned = bin_samples(RankBins(counts=(1, 4), edges=(0, 1, 2, 4, 1000)), outputs)
     assert binned.cells.tolist() == [0, 1, 2, 2, 3, 3]
-    assert [label.split(", ")[1] for label in binned.labels] == [
-        "Rank 1",
-        "Rank 2",
-        "Rank 3–4",
-        "Rank 5–6",
-    ]
+    names = [label.split(", ")[1] for label in binned.labels]
+    assert names == ["Rank 1", "Rank 2", "Rank 3–4", "Rank 5–6"]
 
 
 @pytest.mark.parametrize("ties", ["split", "quantiles"])
 def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
-    outputs = make_outputs(n=500)
-    seen = outputs
+    seen = make_outputs(n=500)
     fitted = RankBins(counts=(5, 3), nested=False, ties=ties).fit(seen)
     assert fitted.cuts[1].shape == (1, 2)
     assert RankBins(counts=(5, 3), ties=ties).fit(seen).cuts[1].shape == (5, 2)
@@ -101,10 +96,8 @@ def test_groups_classes_and_sizes_are_named(make_outputs):
     assert by_class.shape == (3,)
     assert [by_class.labels[cell] for cell in by_class.cells] == list("babb")
     sizes = bin_by_size(np.array([0, 1, 2, 3, 4, 10, 11, 100, 101, 500]), n_classes=500)
-    assert [sizes.labels[cell] for cell in sizes.cells] == (
-        ["Size 0–1"] * 2 + ["Size 2–3"] * 2 + ["Size 4–10"] * 2
-        + ["Size 11–100"] * 2 + ["Size 101–500"] * 2
-    )  # fmt: skip
+    names = ["Size 0–1", "Size 2–3", "Size 4–10", "Size 11–100", "Size 101–500"]
+    assert [sizes.labels[cell] for cell in sizes.cells] == np.repeat(names, 2).tolist()
 
 
 def test_rank_bins_cannot_serve_a_predictor(make_outputs):
@@ -149,9 +142,7 @@ def test_three_axes_divide_each_other_in_turn(spacing):
     of = (Column(0), Column(1), Column(2))
     binned = bin_samples(Bins(*of, counts=(4, 3, 2), spacing=spacing), seen)
     assert (binned.axes, binned.shape) == (("x0", "x1", "x2"), (4, 3, 2))
-    assert binned.index.tolist() == [
-        [i, j, k] for i in range(4) for j in range(3) for k in range(2)
-    ]
+    assert binned.index.tolist() == [[*place] for place in np.ndindex(4, 3, 2)]
     sizes = np.bincount(binned.cells).reshape(4, 6)
     assert (np.ptp(sizes, axis=1) <= 1).all() and (spacing != "quantile" or (sizes == 50).all())
     for place, edges in enumerate(binned.edges):

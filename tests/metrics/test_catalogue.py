@@ -18,7 +18,6 @@ def test_every_number_has_a_row(make_case, trust):
 
 
 def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
-    """The new table is measured, compared, shown, and named by its title everywhere."""
     from trustsets import Groups
 
     row = Metric("Toy x Toy", Groups("sex"), needs="groups")

@@ -207,18 +207,16 @@ def test_rows_at_equal_size_are_judged_against_the_same_target():
                 assert entry.mean == sets.alpha
             else:
                 wanted = (plain | risk)[column]
-                assert (entry.mean, entry.lower, entry.upper) == pytest.approx(
-                    (wanted.value, wanted.lower, wanted.upper), nan_ok=True
-                )
+                ends = pytest.approx((wanted.value, wanted.lower, wanted.upper), nan_ok=True)
+                assert (entry.mean, entry.lower, entry.upper) == ends
     assert table.columns == (
         *("alpha", "coverage", "size", "conf_trust.gap", "conf_trust.shortfall"),
         *("class.gap", "class.shortfall", "group:site.shortfall", "group:site.worst"),
         *("excess_risk.total", "excess_risk.under"),
     )
     shortfalls = [row[4].mean for row in table.entries[3:]]
-    assert [row[4].best for row in table.entries[3:]] == [
-        value <= min(shortfalls) + 0.1 for value in shortfalls
-    ]
+    best = [value <= min(shortfalls) + 0.1 for value in shortfalls]
+    assert [row[4].best for row in table.entries[3:]] == best
     assert "| size of conditional | split " in table.to_markdown()
 
 

@@ -39,15 +39,8 @@ FAST = {"n_bootstrap": 20}
 def test_every_metric_that_the_data_allow(make_case, trust):
     sets, outputs = make_case()
     result = evaluate(sets, outputs.with_trust(trust), **FAST)
-    assert list(result.tables) == [
-        "conf_trust",
-        "conf_rank",
-        "conf_frequency",
-        "class",
-        "group:sex",
-        "group:site",
-        "size_strata",
-    ]
+    names = "conf_trust conf_rank conf_frequency class group:sex group:site size_strata".split()
+    assert list(result.tables) == names
     assert result.correlation is not None
     bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
     result = evaluate(sets, bare, **FAST)
@@ -104,9 +97,8 @@ def test_order_of_samples_does_not_matter(make_case, trust):
     sets, outputs = make_case()
     order = np.random.default_rng(2).permutation(len(outputs))
     chosen = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups", "size_strata"]
-    options = {"metrics": chosen}
-    straight = evaluate(sets, outputs.with_trust(trust), **options)
-    mixed = evaluate(sets[order], outputs.take(order).with_trust(trust), **options)
+    straight = evaluate(sets, outputs.with_trust(trust), metrics=chosen)
+    mixed = evaluate(sets[order], outputs.take(order).with_trust(trust), metrics=chosen)
     assert mixed.to_json() == straight.to_json()
 
 
@@ -136,9 +128,8 @@ def test_bins_can_be_replaced_and_added(make_case, trust):
     assert tables["sex x site"].count.size == 6
     nested = evaluate(sets, outputs, metrics=["conf_trust"]).tables["conf_trust"]
     assert nested.count.tolist() != tables["conf_trust"].count.tolist()
-    alone = evaluate(
-        sets, outputs, bins={"conf_trust": Bins(Confidence(), counts=3, spacing="uniform")}
-    )
+    bins = {"conf_trust": Bins(Confidence(), counts=3, spacing="uniform")}
+    alone = evaluate(sets, outputs, bins=bins)
     assert alone.tables["conf_trust"].shape == (3,)
 
 

@@ -186,12 +186,8 @@ def test_sizes_of_sets():
     found = summarise_sizes(sizes, n_classes=4)
     assert (found.empty, found.full, found.median) == (2, 3, 2.0)
     assert found.mean == pytest.approx(15 / 7)
-    assert dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)) == {
-        0: 2,
-        1: 1,
-        2: 1,
-        4: 3,
-    }
+    counts = dict(zip(found.values.tolist(), found.counts.tolist(), strict=True))
+    assert counts == {0: 2, 1: 1, 2: 1, 4: 3}
     spread = sum((size - 15 / 7) ** 2 for size in sizes) / 6
     assert found.standard_error == pytest.approx((spread / 7) ** 0.5)
 

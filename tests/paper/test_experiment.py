@@ -59,13 +59,8 @@ def run(source, options=QUICK, folder=None, **changes):
 
 def numbers(found):
     """Everything of a run as plain data, to be compared for equality."""
-    return {
-        "cells": {
-            cell: [item.to_dict() for item in own] for cell, own in found.evaluations.items()
-        },
-        "correlations": [dataclasses.asdict(item) for item in found.correlations],
-        "temperatures": found.temperatures,
-    }
+    cells = {cell: [item.to_dict() for item in own] for cell, own in found.evaluations.items()}
+    return cells, [dataclasses.asdict(item) for item in found.correlations], found.temperatures
 
 
 @pytest.fixture(scope="module")
@@ -178,9 +173,8 @@ def test_the_authors_halves_are_those_of_scikit_learn(source):
     labels = source.parts["pool"].codes
     for seed in (1, 7):
         calibration, test = source.split(seed, "authors")
-        first, second = train_test_split(
-            np.arange(labels.size), test_size=0.5, random_state=seed, stratify=labels
-        )
+        words = {"test_size": 0.5, "random_state": seed, "stratify": labels}
+        first, second = train_test_split(np.arange(labels.size), **words)
         assert test.rows.tolist() == sorted(first) and calibration.rows.tolist() == sorted(second)
         halves = authors_halves(labels, seed)
         np.testing.assert_array_equal(halves[0], second)

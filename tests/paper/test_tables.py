@@ -184,10 +184,8 @@ def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):
     assert results["dataset"] == "places365"
     assert len(results["comparison"]) == 65
     assert [table["number"] for table in results["tables"]] == [1, 2, 4, 5, None]
-    made, pictures = (
-        sorted(path.name for path in (tmp_path / folder).iterdir())
-        for folder in ("tables", "figures")
-    )
+    folders = (tmp_path / "tables", tmp_path / "figures")
+    made, pictures = (sorted(path.name for path in folder.iterdir()) for folder in folders)
     assert made == ["degrees.md", *(f"table{number}.md" for number in range(1, 6))]
     assert pictures == [f"figure{i}.png" for i in range(1, 8)]
     page = (tmp_path / "README.md").read_text()

@@ -74,13 +74,8 @@ def some(seed: int, n: int, digits: int = 9) -> ModelOutputs:
     site = rng.choice(["x", "y", "z"], p=[0.6, 0.3, 0.1], size=n)
     site[:3] = ["x", "y", "z"][:n]
     features = (logits[:, :3] + rng.normal(size=(n, 3))).round(digits)
-    return ModelOutputs(
-        logits=logits,
-        labels=LETTERS[codes],
-        features=features,
-        groups={"site": site},
-        classes=LETTERS,
-    )
+    fields = {"features": features, "groups": {"site": site}, "classes": LETTERS}
+    return ModelOutputs(logits=logits, labels=LETTERS[codes], **fields)
 
 
 class FirstFeature:

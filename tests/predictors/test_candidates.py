@@ -3,23 +3,13 @@
 import numpy as np
 import pytest
 
-from trustsets import (
-    APS,
-    Classes,
-    ConditionalConformal,
-    Confidence,
-    Custom,
-    Groups,
-    Intercept,
-    ModelOutputs,
-    MondrianConformal,
-    Polynomial,
-    Softmax,
-)
+from trustsets import ConditionalConformal, ModelOutputs, MondrianConformal
+from trustsets.basis import Classes, Custom, Groups, Intercept, Polynomial
 from trustsets.engine import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import quantiles
-from trustsets.scores import conformal_quantile
+from trustsets.scores import APS, Softmax, conformal_quantile
+from trustsets.statistics import Confidence
 from trustsets.status import Status
 
 
@@ -95,9 +85,8 @@ def test_indicators_alone_are_class_conditional_mondrian():
 
 def test_clusters_alone_have_the_quantile_of_their_samples():
     clusters, calibration, test = np.array([1, 0, 0, 2, 0]), some(3, 150), some(53, 400)
-    predictor = ConditionalConformal(
-        score=APS(), basis=Classes(clusters=clusters), class_bias=None, allow_empty=True
-    )
+    words = {"basis": Classes(clusters=clusters), "class_bias": None, "allow_empty": True}
+    predictor = ConditionalConformal(score=APS(), **words)
     sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
     scores, cluster = APS().of_labels(calibration), clusters[calibration.codes]
     limits = [conformal_quantile(np.sort(scores[cluster == c]), 0.1) for c in range(3)]
@@ -188,7 +177,6 @@ def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # a class is not seen
 def test_a_class_without_calibration_samples_is_in_every_set():
-    """Deterministic: fails if the threshold of such a class is finite without a penalty."""
     everything = some(0, 600)
     calibration = everything.take(np.flatnonzero(everything.codes != 2))
     basis = Polynomial(1, (Confidence("rank"),))

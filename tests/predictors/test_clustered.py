@@ -4,18 +4,10 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from trustsets import (
-    APS,
-    ClusteredConformal,
-    ModelOutputs,
-    MondrianConformal,
-    Softmax,
-    StandardConformal,
-    Status,
-)
+from trustsets import ClusteredConformal, ModelOutputs, MondrianConformal, StandardConformal, Status
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.clustered import _k_means, fewest_points, published_rule
-from trustsets.scores import conformal_quantile
+from trustsets.scores import APS, Softmax, conformal_quantile
 
 
 @pytest.mark.parametrize("n_clusters", [1, 6, 50])
@@ -93,9 +85,8 @@ def test_k_means_does_not_depend_on_the_order_of_the_points():
     rng = np.random.default_rng(0)
     points, weights = rng.uniform(size=(150, 6)), rng.uniform(1, 9, size=150)
     order = rng.permutation(150)
-    plain, mixed = (
-        _k_means(points[index], weights[index], 12, seed=0) for index in (np.arange(150), order)
-    )
+    both = (np.arange(150), order)
+    plain, mixed = (_k_means(points[rows], weights[rows], 12, seed=0) for rows in both)
     np.testing.assert_array_equal(mixed, plain[order])
 
 
@@ -133,13 +124,9 @@ def test_coverage_holds_within_each_cluster():
         noise = np.array([0.5, 0.5, 2.5, 2.5])[labels]
         logits = 3.0 * np.eye(4)[labels] + noise[:, None] * rng.normal(size=(600, 4))
         outputs = ModelOutputs(logits=logits, labels=labels)
-        predictor = ClusteredConformal(
-            score=Softmax(),
-            n_clusters=2,
-            allow_empty=True,
-            tuning_fraction=0.3,
-            random_state=repeat,
-        ).calibrate(outputs.take(slice(0, 400)))
+        words = {"allow_empty": True, "tuning_fraction": 0.3, "random_state": repeat}
+        predictor = ClusteredConformal(score=Softmax(), n_clusters=2, **words)
+        predictor.calibrate(outputs.take(slice(0, 400)))
         clusters, test = predictor.clusters(alpha), outputs.take(slice(400, 600))
         assert sorted(set(clusters.tolist())) == [0, 1]
         inside = predictor.predict_set(test, alpha=alpha).covers(test.labels)

@@ -7,28 +7,13 @@ import pytest
 from kinds import FirstFeature
 from sklearn.base import clone
 
-from trustsets import (
-    APS,
-    RAPS,
-    SAPS,
-    Bins,
-    ConditionalConformal,
-    Confidence,
-    Custom,
-    Groups,
-    Intercept,
-    MondrianConformal,
-    Polynomial,
-    PrincipalComponents,
-    Softmax,
-    StandardConformal,
-    Status,
-    Trust,
-    TrustScore,
-)
+from trustsets import ConditionalConformal, MondrianConformal, StandardConformal, TrustScore
+from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.recipes import make_predictor
-from trustsets.scores import MarginScore, TopK
+from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
+from trustsets.statistics import Confidence, Trust
+from trustsets.status import Status
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
 SCORES += [SAPS(), TopK(), MarginScore()]

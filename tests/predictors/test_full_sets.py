@@ -9,22 +9,13 @@ import numpy as np
 import pytest
 from kinds import LINE, PREDICTORS, some
 
-from trustsets import (
-    Classes,
-    ClusteredConformal,
-    ConditionalConformal,
-    Confidence,
-    Groups,
-    Intercept,
-    ModelOutputs,
-    MondrianConformal,
-    Polynomial,
-    Softmax,
-    Status,
-)
+from trustsets import ClusteredConformal, ConditionalConformal, ModelOutputs, MondrianConformal
+from trustsets.basis import Classes, Groups, Intercept, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.quantiles import limited
-from trustsets.status import Thresholds
+from trustsets.scores import Softmax
+from trustsets.statistics import Confidence
+from trustsets.status import Status, Thresholds
 
 MAKERS = PREDICTORS | {
     "classes and limited groups": lambda: ConditionalConformal(
@@ -132,13 +123,11 @@ PROHIBITIVE = 1e6
 def skewed(outputs: ModelOutputs, seed: int = 0) -> ModelOutputs:
     """The same outputs in groups of very different sizes, by two columns."""
     rng = np.random.default_rng(seed)
-    site = rng.choice(
-        ["back", "face", "ear", "toe"], p=[0.7, 0.27, 0.025, 0.005], size=len(outputs)
-    )
+    sites = ["back", "face", "ear", "toe"]
+    site = rng.choice(sites, p=[0.7, 0.27, 0.025, 0.005], size=len(outputs))
     sex = rng.choice(["f", "m", "unknown"], p=[0.5, 0.49, 0.01], size=len(outputs))
-    return ModelOutputs(
-        logits=outputs.logits, labels=outputs.labels, groups={"site": site, "sex": sex}
-    )
+    groups = {"site": site, "sex": sex}
+    return ModelOutputs(logits=outputs.logits, labels=outputs.labels, groups=groups)
 
 
 def sets_of(basis, calibration, test, alpha=ALPHA):
@@ -209,11 +198,9 @@ def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
     score = rng.normal(size=n) * 2.0
     chance = np.where(hard, 0.5, 1.0 / (1.0 + np.exp(-score)))
     labels = (rng.random(n) < chance).astype(int)
-    return ModelOutputs(
-        logits=np.column_stack([np.zeros(n), score]),
-        labels=labels,
-        groups={"kind": np.where(hard, "hard", "easy")},
-    )
+    kind = np.where(hard, "hard", "easy")
+    logits = np.column_stack([np.zeros(n), score])
+    return ModelOutputs(logits=logits, labels=labels, groups={"kind": kind})
 
 
 @pytest.mark.statistical

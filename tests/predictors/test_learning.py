@@ -94,7 +94,6 @@ TAKE_BIAS = {
 
 @pytest.mark.parametrize("name", TAKE_BIAS)
 def test_a_class_bias_is_learned_from_tuning_samples_and_saved(name, make_outputs, tmp_path):
-    """Deterministic: fails if calibration samples change the biases."""
     calibration, tuning, test = (make_outputs(400, seed=seed) for seed in (0, 1, 2))
     uneven = tuning.take(np.flatnonzero((tuning.codes > 0) | (np.arange(400) % 8 == 0)))
     spec = ClassBias(prevalence=0.7)

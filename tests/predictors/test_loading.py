@@ -14,23 +14,14 @@ from kinds import PREDICTORS
 from sklearn.base import clone
 
 import trustsets
-from trustsets import (
-    Bins,
-    ConditionalConformal,
-    Confidence,
-    Groups,
-    Margin,
-    MondrianConformal,
-    Polynomial,
-    storage,
-)
+from trustsets import Bins, ConditionalConformal, Confidence, Groups, Margin, Polynomial, storage
 from trustsets.engine import fit as fit_module
 from trustsets.errors import StorageError
 
 ALPHAS = [0.1, 0.2]
 MAKERS = {
     **PREDICTORS,
-    "margin": lambda: MondrianConformal(by=Bins(Margin(), counts=2)),
+    "margin": lambda: trustsets.MondrianConformal(by=Bins(Margin(), counts=2)),
     "penalised groups": lambda: ConditionalConformal(
         basis=Polynomial(1, (Confidence(), Margin("rank"))) + Groups("site", penalty=5.0)
     ),
@@ -51,7 +42,6 @@ for path in sys.argv[1:]:
 
 
 def test_a_fresh_process_loads_every_kind_of_model(make_outputs, tmp_path):
-    """Whatever classes a file holds are known without anything else having been imported."""
     names = np.array(list("abcde"))
     outputs = make_outputs(400, labels=names[make_outputs(400).codes])
     expected = {}
@@ -86,9 +76,8 @@ def rewritten(path, change):
     with storage._opened(path) as (file, header):
         arrays = {key: file.get_tensor(key) for key in file.keys()}
     tree = json.loads(header["tree"])
-    arrays = change(
-        tree["state"]["learned"]["dict"]["state_"]["state"]["fitted"]["state"], dict(arrays)
-    )
+    fitted = tree["state"]["learned"]["dict"]["state_"]["state"]["fitted"]["state"]
+    arrays = change(fitted, dict(arrays))
     text = json.dumps(tree)
     header = {"version": storage.VERSION, "sha256": storage._digest(text, arrays), "tree": text}
     path.write_bytes(save(arrays, {"trustsets": json.dumps(header)}))

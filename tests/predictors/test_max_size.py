@@ -4,24 +4,15 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from trustsets import (
-    APS,
-    RAPS,
-    ConditionalConformal,
-    Confidence,
-    Groups,
-    Intercept,
-    ModelOutputs,
-    Polynomial,
-    Softmax,
-    StandardConformal,
-    Status,
-)
+from trustsets import ConditionalConformal, ModelOutputs, StandardConformal
+from trustsets.basis import Groups, Intercept, Polynomial
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import conditional
 from trustsets.predictors.conditional import SizeLimits, miss_probability
-from trustsets.scores import CustomScore
+from trustsets.scores import APS, RAPS, CustomScore, Softmax
+from trustsets.statistics import Confidence
+from trustsets.status import Status
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -53,7 +44,6 @@ def some(family, seed, n, k, noise=1.0):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_no_set_is_too_large(family, k):
-    """Deterministic: fails if any set has a class too many."""
     calibration, test = some(family, 0, 160, k), some(family, 1, 40, k)
     for predictor in (
         ConditionalConformal(),

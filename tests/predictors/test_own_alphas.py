@@ -5,21 +5,12 @@ import pytest
 from kinds import LINE, PREDICTORS, some
 
 import trustsets
-from trustsets import (
-    APS,
-    Classes,
-    ConditionalConformal,
-    Groups,
-    ModelOutputs,
-    Softmax,
-    StandardConformal,
-    evaluate,
-)
+from trustsets import APS, Classes, ConditionalConformal, Groups, Softmax, StandardConformal
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 
 
-def by_confidence(outputs: ModelOutputs) -> np.ndarray:
+def by_confidence(outputs: trustsets.ModelOutputs) -> np.ndarray:
     """An alpha that depends on the input."""
     return 0.05 + 0.4 * (1.0 - outputs.confidence)
 
@@ -53,7 +44,6 @@ def test_thresholds_are_those_of_the_linear_program(basis, seed):
 @pytest.mark.parametrize("name", PREDICTORS)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(name):
-    """Deterministic: fails if an alpha of one sample changes the set of another."""
     predictor, test = PREDICTORS[name]().calibrate(some(0, 300)), some(1, 40)
     alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]
     sets = predictor.predict_set(test, sample_alphas=alphas)
@@ -145,4 +135,4 @@ def test_sets_show_the_alphas_of_their_samples():
     with pytest.raises(InputError, match="alpha of its own"):
         sets.at(0.1)
     with pytest.raises(InputError, match="must be at one alpha"):
-        evaluate(sets, test)
+        trustsets.evaluate(sets, test)

@@ -14,35 +14,24 @@ from saved_functions import Holder
 from sklearn.base import clone
 
 from trustsets import (
-    APS,
-    RAPS,
-    SAPS,
-    Bins,
     ClassBias,
-    Classes,
     ClusteredConformal,
     ConditionalConformal,
-    Confidence,
-    Custom,
-    Groups,
-    Intercept,
     ModelOutputs,
     MondrianConformal,
-    Polynomial,
-    Softmax,
     StandardConformal,
-    Status,
     TemperatureScaling,
-    Trust,
     TrustScore,
     evaluate,
     load,
 )
-from trustsets.basis import CustomGroups
+from trustsets.basis import Bins, Classes, Custom, CustomGroups, Groups, Intercept, Polynomial
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
 from trustsets.predictors.class_facts import classifier_doubts, uneven_prevalence
-from trustsets.scores import CustomScore, RankScore, TopK
+from trustsets.scores import APS, RAPS, SAPS, CustomScore, RankScore, Softmax, TopK
+from trustsets.statistics import Confidence, Trust
+from trustsets.status import Status
 
 # Cells and classes may have few samples.
 pytestmark = pytest.mark.filterwarnings("ignore:.*too few calibration samples")
@@ -59,14 +48,10 @@ def halves():
 
 
 def test_sets_hold_exactly_the_scores_below_the_threshold(halves):
-    """The whole of split conformal prediction again, in four lines."""
     calibration, test = halves
     for score in (APS(), RAPS(), Softmax(), APS(scale="tail")):
-        sets = (
-            StandardConformal(score=score, allow_empty=True)
-            .calibrate(calibration)
-            .predict_set(test)
-        )
+        predictor = StandardConformal(score=score, allow_empty=True).calibrate(calibration)
+        sets = predictor.predict_set(test)
         k = int(np.ceil((len(calibration) + 1) * 0.9))
         threshold = np.sort(score.of_labels(calibration))[k - 1]
         np.testing.assert_array_equal(sets.mask, score.matrix(test) <= threshold)
@@ -84,7 +69,6 @@ def test_groups_are_standard_prediction_within_each_group(halves):
 
 
 def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
-    """Deterministic, against the quantile of each class by hand."""
     calibration, test = halves
     predictor = MondrianConformal(by="class", allow_empty=True).calibrate(calibration)
     sets = predictor.predict_set(test, alpha=0.2)
@@ -97,7 +81,6 @@ def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
 
 
 def test_sets_are_nested_in_alpha(predictor, halves):
-    """Deterministic: fails if a set of a larger alpha has a class more."""
     calibration, test = halves
     alphas = np.linspace(0.05, 0.95, 19).tolist()
     mask = predictor.calibrate(calibration).predict_set(test, alpha=alphas).mask
@@ -106,7 +89,6 @@ def test_sets_are_nested_in_alpha(predictor, halves):
 
 
 def test_permuting_rows_permutes_the_sets(predictor, halves):
-    """Deterministic: fails if a sample's set depends on its position."""
     calibration, test = halves
     # Tuning samples are given: setting some aside at random would depend on the order.
     tuning, order = some(7, 400), np.random.default_rng(0).permutation(400)
@@ -124,14 +106,8 @@ def test_permuting_classes_permutes_the_sets(predictor):
     calibration, test = some(0, 800).replace(rows=np.arange(800)).split(0.5)
 
     def permuted(outputs):
-        return ModelOutputs(
-            logits=outputs.logits[:, order],
-            labels=outputs.labels,
-            features=outputs.features,
-            groups=outputs.groups,
-            rows=outputs.rows,
-            classes=LETTERS[order],
-        )
+        mixed = outputs.with_logits(outputs.logits[:, order])
+        return mixed.replace(labels=outputs.labels, classes=LETTERS[order])
 
     plain = predictor.calibrate(calibration).predict_set(test)
     mixed = predictor.calibrate(permuted(calibration)).predict_set(permuted(test))
@@ -139,7 +115,6 @@ def test_permuting_classes_permutes_the_sets(predictor):
 
 
 def test_batches_change_nothing(predictor, halves):
-    """Deterministic: fails if a sample's set depends on its batch."""
     calibration, test = halves
     predictor.calibrate(calibration)
     whole = predictor.predict_set(test)
@@ -203,7 +178,6 @@ def test_single_and_double_precision_agree(predictor):
 
 
 def test_labels_of_new_samples_are_never_used(predictor, halves):
-    """Deterministic: fails if a label of a new sample changes its set."""
     calibration, test = halves
     predictor.calibrate(calibration)
     blind = predictor.predict_set(test.replace(labels=None))
@@ -212,7 +186,6 @@ def test_labels_of_new_samples_are_never_used(predictor, halves):
 
 @pytest.mark.filterwarnings("ignore:alpha is the miscoverage")
 def test_empty_sets_keep_the_most_likely_class(predictor, halves):
-    """Deterministic: fails if an empty set stays empty, or another one gains a class."""
     calibration, test = halves
     predictor.calibrate(calibration)
     bare = predictor.set_params(allow_empty=True).predict_set(test, alpha=0.7)
@@ -269,7 +242,6 @@ def test_calibrating_again_replaces_everything(predictor):
 
 
 def test_tuning_data_is_set_aside_given_or_reused(make_outputs):
-    """Deterministic: fails if tuning samples calibrate too, or their reuse is silent."""
     calibration, tuning = make_outputs(1000), make_outputs(400, seed=5)
     tuned = StandardConformal(temperature="tuning")
     assert tuned.calibrate(calibration).n_calibration_ == 800
@@ -460,28 +432,22 @@ def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_ou
 
 
 # What a predictor says it needs of new samples is what it needs; known trust can be an array.
-@pytest.fixture(params=PREDICTORS)
-def calibrated(request):
+@pytest.fixture
+def calibrated(predictor):
     """A calibrated predictor of each kind, and new samples."""
-    return PREDICTORS[request.param]().calibrate(some(0, 400)), some(5, 60)
+    return predictor.calibrate(some(0, 400)), some(5, 60)
 
 
-def rebuilt(outputs, features=True, groups=None, first_row=0):
-    """The same samples with rows of their own, and without what is left out."""
-    return ModelOutputs(
-        logits=outputs.logits,
-        classes=outputs.classes,
-        features=outputs.features if features else None,
-        groups=outputs.groups if groups is None else groups,
-        rows=first_row + np.arange(len(outputs)),
-    )
+def rebuilt(outputs, first_row=0, **changes):
+    """The same samples without labels, with rows of their own and further changes."""
+    return outputs.replace(labels=None, rows=first_row + np.arange(len(outputs)), **changes)
 
 
 def same(one, other):
     return np.array_equal(one.thresholds, other.thresholds) and np.array_equal(one.mask, other.mask)
 
 
-def test_needed_groups_are_the_columns_without_which_there_are_no_sets(calibrated):
+def test_needed_groups_and_features_are_those_without_which_there_are_no_sets(calibrated):
     predictor, test = calibrated
     whole = predictor.predict_set(rebuilt(test))
     needed = {name: test.groups[name] for name in predictor.needed_groups}
@@ -491,13 +457,8 @@ def test_needed_groups_are_the_columns_without_which_there_are_no_sets(calibrate
         left = {other: own for other, own in needed.items() if other != name}
         with pytest.raises(InputError, match=name):
             predictor.predict_set(rebuilt(test, groups=left))
-
-
-def test_features_are_not_needed_where_a_predictor_says_so(calibrated):
-    predictor, test = calibrated
     if not predictor.uses_features:
-        without = predictor.predict_set(rebuilt(test, features=False))
-        assert same(without, predictor.predict_set(rebuilt(test)))
+        assert same(predictor.predict_set(rebuilt(test, features=None)), whole)
 
 
 def test_what_uses_groups_trust_or_neither_says_so(make_outputs):
@@ -510,7 +471,6 @@ def test_what_uses_groups_trust_or_neither_says_so(make_outputs):
 
 
 def test_draws_move_the_sets_of_those_that_draw_and_of_no_others(calibrated):
-    """With other rows, and so with other draws, the same samples get other thresholds or sets."""
     predictor, test = calibrated
     one = predictor.predict_set(rebuilt(test), alpha=0.3)
     moved = predictor.predict_set(rebuilt(test, first_row=1000), alpha=0.3)
@@ -545,7 +505,7 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     sets = first.predict_set(test)
     own = trust.score(test.features, test.predicted)
     assert same(second.predict_set(test.replace(trust=own)), sets)
-    assert same(second.predict_set(rebuilt(test, features=False).replace(trust=own)), sets)
+    assert same(second.predict_set(rebuilt(test, features=None, trust=own)), sets)
     assert not same(second.predict_set(test.replace(trust=own[::-1])), sets)
     with pytest.raises(InputError, match="pass trust="):
         second.predict_set(test)
@@ -631,7 +591,6 @@ def animals(n, seed=0, **words):
 
 
 def test_an_order_guessed_from_the_names_is_stated_and_checked():
-    """Deterministic: fails if a wrong order passes in silence, or a right one warns."""
     with pytest.warns(TrustSetsWarning, match="in another order of the columns"):
         guessed = StandardConformal().calibrate(animals(800))
     said = guessed.summary()
@@ -684,7 +643,6 @@ PROMISE = "no calibration sample of class 4, so nothing is guaranteed for it"
 
 @pytest.mark.parametrize("predictor", [StandardConformal(), ConditionalConformal()])
 def test_a_class_without_calibration_samples_is_named(predictor, make_outputs):
-    """Deterministic: fails if it is not named."""
     outputs = make_outputs(600, 5)
     seen = outputs.take(outputs.codes != 4)
     with pytest.warns(TrustSetsWarning, match=PROMISE):

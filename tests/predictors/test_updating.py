@@ -120,12 +120,8 @@ def test_sets_of_limited_size_follow_the_changes():
 def test_tuned_parts_stay_until_calibrate_is_called_again():
     outputs = some(0, 400)
     predictor = ConditionalConformal(temperature="tuning").calibrate(outputs.take(slice(0, 200)))
-    temperature, choice, bias = (
-        predictor.temperature_,
-        predictor.choice_,
-        predictor.state_.class_bias,
-    )
-    basis = predictor.conditions_on
+    temperature, choice = predictor.temperature_, predictor.choice_
+    basis, bias = predictor.conditions_on, predictor.state_.class_bias
     predictor.update(outputs.take(slice(200, 400)))
     assert predictor.temperature_ == temperature and predictor.choice_ is choice
     assert predictor.conditions_on is basis and predictor.state_.class_bias is bias

@@ -64,9 +64,8 @@ def by_class(prevalences, n, seed, noise=1.0):
     easy = np.linspace(2.6, 0.8, width)[labels]
     logits = noise * rng.normal(size=(n, width)) + easy[:, None] * np.eye(width)[labels]
     site = rng.choice(["a", "b"], size=n)
-    return ModelOutputs(
-        logits=1.5 * logits, labels=labels, groups={"site": site}, classes=range(width)
-    )
+    words = {"groups": {"site": site}, "classes": range(width)}
+    return ModelOutputs(logits=1.5 * logits, labels=labels, **words)
 
 
 def by_input(n, seed, tilt=0.0, move=0.0, blur=1.0):
@@ -205,9 +204,7 @@ def test_equal_weights_change_no_set(predictor, digits, kind, monkeypatch):
     if kind == "label":
         adapted = adapt_to_prevalence(monkeypatch, predictor, exact_prevalence(OLD, OLD))
     else:
-        adapted = adapt_to_weights(
-            monkeypatch, predictor, lambda outputs: 0.0 * log_weight(outputs)
-        )
+        adapted = adapt_to_weights(monkeypatch, predictor, lambda own: 0.0 * log_weight(own))
     for alpha in (0.1, 0.25):
         expected = predictor.predict_set(test, alpha)
         np.testing.assert_array_equal(adapted.predict_set(test, alpha).mask, expected.mask)
@@ -313,9 +310,8 @@ def bayes(shares, n, seed):
 
 def test_intervals_of_prevalences_contain_the_true_values():
     """At least 90 of 100 intervals of 95%, and estimates as far off as their errors say."""
-    results = [
-        estimate_prevalence(bayes(OLD, 1500, s), bayes(NEW, 1500, 500 + s)) for s in range(40)
-    ]
+    pairs = [(bayes(OLD, 1500, seed), bayes(NEW, 1500, 500 + seed)) for seed in range(40)]
+    results = [estimate_prevalence(*pair) for pair in pairs]
     inside = [(result.low <= NEW) & (NEW <= result.high) for result in results]
     assert np.mean(inside) > 0.9
     errors = np.array([result.estimate - NEW for result in results])
@@ -343,15 +339,13 @@ def test_variances_of_prevalences_are_those_of_both_samples():
 def test_distributions_with_ties_are_compared_at_every_value():
     rng = np.random.default_rng(0)
     old, new, weights = rng.integers(5, size=80) / 4, rng.integers(5, size=60) / 4, rng.random(80)
-    gaps = [
-        abs(weights[old <= value].sum() / weights.sum() - np.mean(new <= value)) for value in old
-    ]
+    shares = weights / weights.sum()
+    gaps = [abs(shares[old <= value].sum() - np.mean(new <= value)) for value in old]
     size = weights.sum() ** 2 / np.sum(weights**2)
     expected = kolmogorov(np.sqrt(size * 60 / (size + 60)) * max(gaps))
     assert same_distribution(old, weights, new) == pytest.approx(expected, rel=1e-9)
     assert same_distribution(old, np.ones(80), old) == 1.0
     # Means, too, are compared by shares of the weights, whatever their sum.
-    shares = weights / weights.sum()
     variance = np.sum(shares**2 * (old - shares @ old) ** 2) + new.var() / 60
     expected = 2.0 * norm.sf(abs(shares @ old - new.mean()) / np.sqrt(variance))
     column, is_new = np.concatenate([old, new])[:, None], np.arange(140) >= 80
@@ -413,11 +407,8 @@ def test_wrong_input_is_refused(tmp_path):
 @pytest.mark.parametrize("m", [1, 3])
 def test_one_class_and_one_sample_work(m, n_classes, shift):
     rng = np.random.default_rng(0)
-    outputs = ModelOutputs(
-        logits=rng.normal(size=(200, n_classes)),
-        labels=np.arange(200) % n_classes,
-        groups={"site": ["a", "b"] * 100},
-    )
+    logits, labels = rng.normal(size=(200, n_classes)), np.arange(200) % n_classes
+    outputs = ModelOutputs(logits=logits, labels=labels, groups={"site": ["a", "b"] * 100})
     for predictor in (
         StandardConformal(),
         MondrianConformal(by="class"),
@@ -443,7 +434,6 @@ def test_equal_weights_give_the_split_conformal_quantile(weight):
 
 
 def test_no_sample_is_weighted_by_a_model_that_saw_it(monkeypatch):
-    """Deterministic: fails if the weight of a sample depends on itself."""
     numbers, seen = np.arange(40.0), []
     is_new, folds = numbers >= 25, np.arange(40) % 5
 
@@ -506,7 +496,6 @@ def test_large_weights_are_clipped_and_tiny_ones_dropped():
     ],
 )
 def test_samples_outside_have_full_sets_and_a_warning(predictor):
-    """Deterministic: fails if such samples have small sets or `adapt` is silent."""
     predictor.calibrate(by_input(400, 0), tuning=by_input(100, 9))
     far, near = by_input(300, 1, move=5.0), by_input(300, 2)
     with pytest.warns(TrustSetsWarning, match="300 of 300 unlabelled samples are where there are"):
@@ -531,7 +520,6 @@ def test_samples_are_outside_where_split_conformal_sets_are_full():
 
 @pytest.mark.filterwarnings(ANY_WARNING)
 def test_a_small_effective_size_is_stated():
-    """Deterministic: fails if few effective samples pass in silence."""
     predictor = StandardConformal().calibrate(by_input(400, 0))
     adapted = predictor.adapt(by_input(400, 1, tilt=9.0), shift="covariate", of="features")
     size = adapted.weights_.effective_size
@@ -552,9 +540,8 @@ def test_wrong_ways_to_tell_inputs_apart_are_refused():
         with pytest.raises(InputError, match=match):
             own.adapt(given, shift="covariate", **options)
 
-    refuse("of must be", of="colour")
-    refuse("of must be", of=3)
-    refuse("of must be", of=np.zeros(3))
+    for of in ("colour", 3, np.zeros(3)):
+        refuse("of must be", of=of)
     refuse("20 calibration samples", few)
     refuse("needs features", outputs.replace(features=None), of="features")
     refuse("must not depend on the label", of=Classes())
