@@ -54,8 +54,6 @@ Statistics = Annotated[tuple[Statistic, ...], Rule("must be a non-empty tuple of
 # Far beyond any use; a file that claims more would only take memory.
 _LARGEST_DEGREE = 1000
 Degree = Annotated[int, whole(0, _LARGEST_DEGREE)]
-# Largest size of a polynomial, up to a factor that grows with its degree.
-_FARTHEST = 1e100
 # Numbers of the training features that principal components are computed from.
 _MOST_NUMBERS = 1 << 23
 # Subspace iteration: directions besides those wanted, and steps.
@@ -375,7 +373,7 @@ class FittedPolynomial(FittedBasis):
         for item, low, high in zip(self.of, self.low, self.high, strict=True):
             scaled = (2.0 * item.values(outputs) - (low + high)) / (high - low)
             # So far away a sample has a full set, and no product overflows.
-            limit = _FARTHEST ** (1.0 / max(self.degree, 1))
+            limit = 1e100 ** (1.0 / max(self.degree, 1))
             scaled = np.clip(scaled, -limit, limit)
             tables.append(np.asarray(chebyshev.chebvander(scaled, self.degree)))
         degrees = self._degrees

@@ -16,7 +16,6 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import to_numpy
 from trustsets.demo import load
 from trustsets.errors import InputError
 from trustsets.files import open_columns, open_outputs, read_classes, read_training
@@ -221,7 +220,7 @@ def _train_arrays(train: ModelOutputs | tuple[Any, Any] | None) -> tuple[Any, An
         return None
     pair: Any = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
     try:
-        features, labels = (to_numpy(values, "train") for values in pair)
+        features, labels = (np.asarray(values) for values in pair)
         if len(features) == len(labels):
             return features, labels
     except (TypeError, ValueError):  # numbers, None, or other than two
