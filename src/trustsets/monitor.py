@@ -19,12 +19,14 @@ from scipy import special
 
 from trustsets import storage
 from trustsets._arrays import (
+    MISSING,
     Array,
     Codes,
     Flavour,
     Floats,
     column,
     encode_labels,
+    group_column,
     texts_of,
     to_numpy,
 )
@@ -172,13 +174,12 @@ class Monitor:
             false_alarm=false_alarm,
             level=level,
             seed=resolve_seed(random_state),
-            predictor=storage.digest(predictor.state_),
         )
         check_fields(setting)
         # Half of the rate of this test is for the calibration, half for the betting.
         tail = false_alarm * WEIGHTS["coverage"] / 2.0
         lowest, _ = CoverageLaw(setting.alpha).interval(n, 1.0 - 2.0 * tail)
-        self._predictor = predictor
+        self._predictor = predictor.copy()  # may be calibrated anew, and `rate` is of this state
         self._state = MonitorState(
             setting=setting,
             rate=max(1.0 - lowest, setting.alpha),
@@ -238,7 +239,8 @@ class Monitor:
         """
         if batch is not None and str(batch) in self.batches:
             return 0
-        names = _check_ids(ids, to_numpy(ids, "ids").size)
+        ids = to_numpy(ids, "ids")
+        names = _check_ids(ids, ids.size)
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
         order = self._order(len(names), in_order)
         names, codes = names[order], codes[order]
@@ -254,8 +256,8 @@ class Monitor:
         return [name for name in self._state.batches if name]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state, without the predictor, to a file; no pickle, atomic."""
-        storage.write(path, self._state)
+        """Write the state, with a checksum of the predictor, to a file; no pickle, atomic."""
+        storage.write(path, self._state, note=_digest(self._predictor))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], predictor: Predictor) -> Self:
@@ -263,12 +265,12 @@ class Monitor:
         state = storage.read(path)
         if not isinstance(state, MonitorState):
             raise StorageError(f"{path}: it holds a {type(state).__name__}, not a monitor.")
-        if state.setting.predictor != storage.digest(_require_predictor(predictor).state_):
+        if storage.read_note(path) != _digest(_require_predictor(predictor)):
             raise StorageError(
-                f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
+                f"{path}: it is of another predictor, or another calibration. Begin a new monitor."
             )
         monitor = cls.__new__(cls)
-        monitor._predictor, monitor._state = predictor, state
+        monitor._predictor, monitor._state = predictor.copy(), state
         return monitor
 
     def verdict(self) -> "Verdict":
@@ -411,6 +413,19 @@ def _require_predictor(predictor: Any) -> Predictor:
     return predictor
 
 
+def _digest(value: Any) -> str:
+    """Checksum of a parameter or, of a predictor, of what its sets depend on."""
+    if isinstance(value, Predictor):
+        # Taking all samples drops what only makes a loaded predictor faster.
+        state = value._state().take(np.arange(value.n_calibration_))
+        parameters = {name: _digest(item) for name, item in value.get_params(deep=False).items()}
+        return storage.digest(type(value).__name__, state, parameters)
+    try:
+        return storage.digest(value)
+    except StorageError:  # your own trust score, say, which no file can hold
+        return type(value).__name__
+
+
 def _blocks(outputs: ModelOutputs) -> list[Codes]:
     """Rows that are measured at a time."""
     step = max(1, _BLOCK // outputs.n_classes)
@@ -429,12 +444,10 @@ def _check_ids(ids: Sequence[Any] | Array | None, n: int) -> Array:
     """Identities as texts; empty ones where none are given."""
     if ids is None:
         return np.full(n, "", dtype="U1")
-    values = to_numpy(ids, "ids")
-    if values.shape != (n,):
-        raise InputError(f"ids must have shape ({n},), one per sample; got {values.shape}.")
-    texts = np.array(texts_of(values), dtype=str)
-    if np.unique(texts).size != n or (texts == "").any():
-        raise InputError("ids must be different for all samples, and not empty.")
+    # Integers with gaps come as floats: 7.0 is the sample 7.
+    texts = np.array(texts_of(group_column(ids, "ids", n)), dtype=str)
+    if np.unique(texts).size != n or np.isin(texts, ["", MISSING]).any():
+        raise InputError("ids must be different for all samples, and neither missing nor empty.")
     return texts
 
 
@@ -770,13 +783,12 @@ def share_intervals(hits: Floats, count: Floats, level: float) -> tuple[Floats, 
 @storable
 @dataclass(frozen=True)
 class Setting:
-    """Parameters of a monitor, and the predictor it belongs to (a digest)."""
+    """Parameters of a monitor."""
 
     alpha: Open
     false_alarm: Open
     level: Open
     seed: int
-    predictor: str
 
     def needed(self, weight: float) -> float:
         """Log evidence that an alarm of a test needs, which has a share of the rate."""
@@ -835,8 +847,8 @@ class Directions:
                 f"features must have {self.mean.size} columns, as those of the reference; got "
                 f"{features.shape[1]}."
             )
-        centred = features.astype(np.float64) - self.mean
-        # Not by BLAS, whose rounding of a row depends on the batch.
+        # Sums of a row are rounded in the order of its memory, and those of BLAS by the batch, too.
+        centred = np.ascontiguousarray(features, dtype=np.float64) - self.mean
         along = np.einsum("ij,kj->ik", centred, self.axes)
         inside = (along**2 / self.variances).sum(axis=1)
         outside = np.maximum((centred**2).sum(axis=1) - (along**2).sum(axis=1), 0.0)

@@ -110,7 +110,7 @@ def storable(cls: _Storable) -> _Storable:
     return cls
 
 
-def write(path: StrPath, value: Any, note: dict[str, Any] | None = None) -> None:
+def write(path: StrPath, value: Any, note: Any = None) -> None:
     """Write a storable object to `path`, completely or not at all.
 
     `note` is plain JSON data about the file, such as how it was made; see `read_note`.
@@ -252,17 +252,19 @@ def _encode(value: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
 
 
 def _encode_array(value: Array, arrays: _Arrays) -> Any:
-    if value.dtype.kind in "biuf":
+    kind = value.dtype.kind
+    if kind in "biuf" and value.dtype.char != "g":  # files have no long doubles
         key = str(len(arrays))
         # Unlike ascontiguousarray, this leaves an array of no dimension one.
-        arrays[key] = np.asarray(value, order="C")
+        arrays[key] = np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
         return {"tensor": key}
-    items = value.astype(str).tolist() if value.dtype.kind in "US" else value.tolist()
-    for item in items:
-        if item is not None and not isinstance(item, bool | int | float | str):
-            kind = type(item).__name__
-            raise StorageError(f"a class or group name of type {kind} cannot be saved.")
-    return {"names": items, "kind": value.dtype.kind}
+    items = (value.astype(str) if kind in "US" else value).tolist()
+    items = [item.item() if isinstance(item, np.generic) else item for item in items]
+    finite = [isinstance(item, float) and abs(item) < np.inf for item in items]
+    plain = [isinstance(item, bool | int | str | None) for item in items]
+    if kind not in "USO" or not np.all(np.logical_or(plain, finite)):
+        raise StorageError(f"names of type {value.dtype} cannot be saved as they are; use texts.")
+    return {"names": items, "kind": kind}
 
 
 def _encode_object(value: Any, arrays: _Arrays) -> Any:

@@ -7,15 +7,25 @@ can be chosen so that ``sum_i slope_i phi_i = -weight * row``, no b is better.
 The certificate holds b (`coefficients`), the `points` on the fit, and their slopes (`duals`). An
 infinite threshold has a direction instead, along which the loss grows more slowly than
 ``weight * row @ b``. This file uses nothing of the package: copy it wherever you like.
+
+Numbers are rounded, and what that excuses in one condition depends on no other point. A residual of
+at most `ROUNDING` of its terms is zero; slopes of points that are not named are certain, or among
+those allowed. Sums over points are exact: duals, moved by `TOL` at most, into their interval, must
+balance the row up to `TOL` of it. The row is a sum of multiples of rows on the fit, so that the
+threshold, `RAISED` by at most that share of the terms, is the same sum of scores.
 """
 
 import json
+import math
 import sys
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-TOL, ROUNDING = 1e-8, 1e-12  # of the size of the numbers compared; of the size of summed terms
+ROUNDING, TOL, RAISED = 1e-12, 1e-10, 1e-8
+DEPENDENT = 1e-11  # Singular values of at most this share of the largest are zero.
+LARGEST = 1e150  # Products of two such numbers are finite; less than its inverse is zero.
 SHAPES = {"alpha": 0, "weight": 0, "threshold": 0, "row": 1, "coefficients": 1, "phi": 2}
 SHAPES |= {"scores": 1, "points": 1, "duals": 1}
 
@@ -33,11 +43,10 @@ def read_certificate(path: str) -> dict[str, Any]:
             raise
         raise ValueError(f"{path} is no certificate ({type(error).__name__}: {error}).") from error
     p, n, k = out["row"].size, out["scores"].size, out["points"].size
-    if n == 0:
-        out["phi"] = np.zeros((0, p))
+    out["phi"] = out["phi"] if n else np.zeros((0, p))
     right = all(out[name].ndim == ndim for name, ndim in SHAPES.items())
-    right = right and out["phi"].shape == (n, p) and out["coefficients"].size == p
-    finite = all(np.isfinite(out[name]).all() for name in SHAPES if name != "threshold")
+    right = right and out["phi"].shape == (n, p) and out["coefficients"].size == p > 0
+    finite = all((np.abs(out[name]) < LARGEST).all() for name in SHAPES if name != "threshold")
     rows = sorted(set(out["points"].tolist()) & set(range(n)))
     if not (right and finite and out["duals"].size == k == len(rows)) or np.isnan(out["threshold"]):
         raise ValueError(f"{path} is no certificate: arrays of wrong shape, NaN or row numbers.")
@@ -46,31 +55,57 @@ def read_certificate(path: str) -> dict[str, Any]:
 
 def failing_conditions(c: dict[str, Any]) -> list[str]:
     """What is wrong, in words; nothing if the threshold is proven."""
-    alpha, weight, row, phi, b = c["alpha"], c["weight"], c["row"], c["phi"], c["coefficients"]
+    alpha, weight, threshold = (float(c[name]) for name in ("alpha", "weight", "threshold"))
+    row, phi, scores, b, duals = (c[x] for x in ("row", "phi", "scores", "coefficients", "duals"))
     if not (0.0 < alpha < 1.0 and -alpha < weight <= 1.0 - alpha):
         return ["alpha must be in (0, 1), and weight above -alpha and at most 1 - alpha"]
-    fitted, value = phi @ b, float(row @ b)
-    if np.isinf(c["threshold"]):
+    fitted, sizes, value = phi @ b, np.abs(phi) @ np.abs(b), row @ b
+    if np.isinf(threshold):
         grows = np.maximum(alpha * fitted, (alpha - 1.0) * fitted).sum()
-        proven = weight * value > (1.0 + ROUNDING) * grows and c["threshold"] * weight > 0.0
+        grows += (len(b) + 16) * 2.0**-52 * (sizes.sum() + np.abs(row) @ np.abs(b))
+        proven = weight * value > grows and threshold * weight > 0.0
         return [] if proven else ["the threshold is not infinite along the given direction"]
-    size, points, duals = np.abs(c["scores"]).max(initial=0.0), c["points"], c["duals"]
-    residuals = c["scores"] - fitted
-    slopes = np.where(residuals > 0.0, 1.0 - alpha, -alpha)
+    points, slopes = c["points"], np.where(scores > fitted, 1.0 - alpha, -alpha)
     slopes[points] = duals
-    off = np.abs(residuals[points]) - TOL * size - ROUNDING * (np.abs(phi[points]) @ np.abs(b))
-    sums = np.abs(phi.T @ slopes + weight * row) - ROUNDING * np.abs(phi).sum(axis=0)
-    sums -= TOL * np.maximum(np.abs(phi).max(axis=0, initial=0.0), np.abs(row))
-    missed = abs(value - c["threshold"]) - TOL * size - ROUNDING * (np.abs(row) @ np.abs(b))
+    total = [Fraction(weight) * Fraction(number) for number in row.tolist()]
+    for slope in np.unique(slopes):
+        for j, numbers in enumerate(phi[slopes == slope].T.tolist()):
+            while part := math.fsum(numbers):  # and then what rounding has left, until it is zero
+                total[j] += Fraction(slope) * Fraction(part)
+                numbers.append(-part)
+    # Functions of the same span, but independent. A large row must not hide what others depend on.
+    every = np.vstack([phi, row])
+    every /= np.maximum(np.abs(every).max(axis=1, keepdims=True), 1.0 / LARGEST)
+    scale = np.maximum(np.abs(every).max(axis=0), 1.0 / LARGEST)
+    _, values, axes = np.linalg.svd(every / scale, full_matrices=False)
+    used = values > DEPENDENT * values[0]
+    functions = axes[used].T / values[used] / scale[:, None]
+    rows, goal, left = (x @ functions for x in (phi[points], row, np.array(total, dtype=float)))
+    # Functions that were dependent up to rounding are balanced up to that.
+    noise = ROUNDING * np.abs(row).max() * values[0] / values[used]
+    left -= np.clip(left, -noise, noise)
+    moves, free = np.zeros(len(duals)), np.ones(len(duals), dtype=bool)
+    for _ in range(4):  # duals that arrive at a bound stay there
+        moves[free] += np.linalg.lstsq(rows[free].T, left - moves @ rows, rcond=None)[0]
+        bounded = np.clip(moves, duals - (1.0 - alpha), duals + alpha)
+        free, moves = free & (bounded == moves), bounded
+    off = np.linalg.norm(left - moves @ rows) - ROUNDING * np.linalg.norm(left)
+    # Rows of equal length: multiples of long ones that cancel would widen the last bound.
+    lengths = np.linalg.norm(rows, axis=1) + 1.0 / LARGEST
+    shares, _, rank, _ = np.linalg.lstsq((rows / lengths[:, None]).T, goal, rcond=DEPENDENT)
+    terms = np.abs(shares) / lengths @ (np.abs(scores) + sizes)[points]
+    balanced = np.abs(moves).max(initial=0.0) <= TOL and off <= TOL * np.linalg.norm(goal)
     checks = {
-        "a point is not on the fit": np.all(off <= 0.0),
-        "a dual value is not in [-alpha, 1 - alpha]": np.all(
-            (duals >= -alpha - TOL) & (duals <= 1.0 - alpha + TOL)
-        ),
-        "the slopes do not balance the row": np.all(sums <= 0.0),
-        "the threshold is not row @ coefficients": missed <= 0.0,
+        "a point is not on the fit": is_on_fit(phi, scores, b)[points].all(),
+        "the slopes do not balance the row": balanced and rank == len(goal),
+        "the threshold is not row @ coefficients": abs(value - threshold) <= RAISED * terms,
     }
     return [words for words, holds in checks.items() if not holds]
+
+
+def is_on_fit(phi: Any, scores: Any, b: Any) -> Any:
+    """Which residuals are zero up to the rounding of their terms."""
+    return np.abs(scores - phi @ b) <= ROUNDING * (np.abs(scores) + np.abs(phi) @ np.abs(b))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kinds import FirstFeature
+from kinds import PREDICTORS, FirstFeature, some
 from scipy import special, stats
 from worlds import calibrated, draw
 
@@ -57,14 +57,11 @@ def test_counts_are_those_of_an_evaluation(rng):
     parts = {row.part: row for row in found.parts}
     assert parts["all samples"].coverage == measured.coverage.value
     assert parts["all samples"].size == pytest.approx(measured.sizes.mean)
-    for table in ("class", "group:site"):
-        own = measured.tables[table]
-        word = "class" if table == "class" else "site ="
-        for label, count, covered in zip(own.labels, own.count, own.covered, strict=True):
-            assert (parts[f"{word} {label}"].n, parts[f"{word} {label}"].covered) == (
-                count,
-                covered,
-            )
+    for table, word in (("class", "class"), ("group:site", "site =")):
+        bins = measured.tables[table]
+        for label, count, covered in zip(bins.labels, bins.count, bins.covered, strict=True):
+            row = parts[f"{word} {label}"]
+            assert (row.n, row.covered) == (count, covered)
     regions = [row for row in found.parts if row.kind == "region"]
     assert len(regions) == 9 and sum(row.n for row in regions) == 450
     assert all(row.lower <= row.coverage <= row.upper for row in found.parts)
@@ -174,7 +171,7 @@ def test_too_many_that_wait_are_given_up_the_oldest_first(rng, monkeypatch):
     monkeypatch.setattr("trustsets.monitor._MOST_PENDING", 50)
     monitor = Monitor(predictor)
     bare = draw(rng, 80, labelled=False)
-    monitor.observe(bare, ids=np.arange(80), in_order=True)
+    monitor.observe(bare, ids=np.arange(80.0), in_order=True)  # as pandas has ids with gaps
     assert monitor.label(np.arange(30), np.zeros(30, dtype=int)) == 0
     assert (monitor.verdict().pending, monitor.verdict().dropped) == (50, 30)
     assert monitor.label(np.arange(80), np.zeros(80, dtype=int)) == 50
@@ -231,6 +228,30 @@ def test_restarts_change_nothing(rng, tmp_path):
     assert restarted.verdict() == whole.verdict()
 
 
+@pytest.mark.parametrize("name", PREDICTORS)
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
+def test_it_goes_on_with_its_predictor_from_a_file(name, tmp_path):
+    predictor = PREDICTORS[name]().calibrate(some(0, 260), tuning=some(1, 150))
+    monitor = Monitor(predictor).observe(some(2, 40))
+    monitor.save(tmp_path / "state")
+    predictor.predict_set(some(2, 40), 0.2)  # fits that a file holds, too
+    predictor.save(tmp_path / "model")
+    again = Monitor.load(tmp_path / "state", load(tmp_path / "model"))
+    assert again.observe(some(3, 40)).verdict() == monitor.observe(some(3, 40)).verdict()
+
+
+def test_it_keeps_its_calibration_and_needs_no_file(rng, tmp_path):
+    stream = draw(rng, 200)
+    predictor = MondrianConformal(by=lambda outputs: np.ones(len(outputs))).calibrate(
+        draw(rng, 300)
+    )
+    before, monitor = Monitor(predictor).observe(stream), Monitor(predictor)
+    predictor.calibrate(draw(rng, 30))
+    assert monitor.observe(stream).verdict() == before.verdict()
+    with pytest.raises(StorageError, match="found again by its name"):
+        monitor.save(tmp_path / "state")
+
+
 @pytest.mark.parametrize("width", [3, 40])
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_do_not_matter(seed, width):
@@ -238,7 +259,12 @@ def test_batches_do_not_matter(seed, width):
     rng = np.random.default_rng(seed)
     samples, stream = (draw(rng, 400).replace(features=rng.normal(size=(400, width))) for _ in "ab")
     predictor = StandardConformal().calibrate(samples)
-    one, many = (Monitor(predictor, reference=samples) for _ in range(2))
+    by_column = samples.replace(features=np.asfortranarray(samples.features))
+    one, many = (Monitor(predictor, reference=each) for each in (samples, by_column))
+    for values in zip(
+        *(one._statistics(each).values() for each in (samples, by_column)), strict=True
+    ):
+        np.testing.assert_array_equal(*values)
     one.observe(stream, in_order=True)
     for part in np.split(np.arange(400), [*range(1, 50), 300]):
         many.observe(stream.take(part), in_order=True)
@@ -290,19 +316,13 @@ def test_the_calibration_part_of_a_reference_is_found(rng):
 
 
 def test_features_are_ranked_among_samples_that_directions_were_not_learned_from(rng):
-    samples = draw(rng, 60)
-    wide = ModelOutputs(
-        logits=samples.logits, labels=samples.labels, features=rng.normal(size=(60, 40))
-    )
+    wide = draw(rng, 60).replace(features=rng.normal(size=(60, 40)))
     predictor = StandardConformal().calibrate(wide)
     monitor = Monitor(predictor, reference=wide)
     ranked = {drift.name: len(drift.earlier) for drift in monitor._state.drifts}
     assert ranked["confidence"] == 60 and ranked["set size"] == 0
     assert 15 < ranked["feature distance"] == ranked["feature direction 1"] < 45
-    fresh = draw(rng, 1500)
-    monitor.observe(
-        ModelOutputs(logits=fresh.logits, labels=fresh.labels, features=rng.normal(size=(1500, 40)))
-    )
+    monitor.observe(draw(rng, 1500).replace(features=rng.normal(size=(1500, 40))))
     assert not monitor.verdict().alarm
 
 
@@ -335,14 +355,15 @@ def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
         before = state_of(own)
         with pytest.raises(InputError, match="5 classes"):
             own.observe(other)
-        with pytest.raises(InputError, match="ids must be different"):
-            own.observe(draw(rng, 2), ids=["a", "a"])
+        for ids in (["a", "a"], ["a", ""], ["a", None], [1.0, np.nan], [1, 1.0]):
+            with pytest.raises(InputError, match="ids must be different"):
+                own.observe(draw(rng, 2), ids=np.array(ids, dtype=object))
         with pytest.raises(InputError, match="labels must be among"):
             own.label(["a"], [77])
         with pytest.raises(InputError, match="outputs must be ModelOutputs"):
             own.observe(np.zeros((3, 4)))
         with pytest.raises(InputError, match="ids must have shape"):
-            own.label(5, [1])
+            own.label(None, [1])
         assert state_of(own) == before
         own.observe(draw(rng, 20))
     for options in ({"alpha": 2.0}, {"false_alarm": "5%"}, {"level": 1.0}, {"predictor": None}):
@@ -353,8 +374,14 @@ def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
         with pytest.raises(InputError, match="predictor must guarantee"):
             Monitor(unsure)
     monitor.save(tmp_path / "state.trustsets")
-    with pytest.raises(StorageError, match="another calibration"):
-        Monitor.load(tmp_path / "state.trustsets", calibrated(rng)[1])
+    options = {"score": predictor.score, "allow_empty": True}
+    for other in (
+        calibrated(rng)[1],
+        StandardConformal(score=predictor.score).calibrate(samples),
+        MondrianConformal(by="class", **options).calibrate(samples),
+    ):
+        with pytest.raises(StorageError, match="another calibration"):
+            Monitor.load(tmp_path / "state.trustsets", other)
     predictor.save(tmp_path / "model.trustsets")
     with pytest.raises(StorageError, match="not a monitor"):
         Monitor.load(tmp_path / "model.trustsets", predictor)
@@ -402,8 +429,6 @@ def slow_p_values(before, values, draws):
 
 
 def _round(value):
-    if np.isinf(value):
-        return float(value)
     mantissa, exponent = np.frexp(value)
     return float(np.ldexp(np.round(mantissa * 1024), int(exponent) - 10))
 
@@ -417,11 +442,8 @@ def test_p_values_are_the_definition_whatever_the_batches(kind):
     parts.add(before)
     p_values = whole.p_values(values, draws)
     np.testing.assert_allclose(p_values, slow_p_values(before, values, draws), rtol=1e-12)
-    pieces = [
-        parts.p_values(v, d)
-        for v, d in zip(np.split(values, [1, 300]), np.split(draws, [1, 300]), strict=True)
-    ]
-    np.testing.assert_array_equal(np.concatenate(pieces), p_values)
+    pieces = map(parts.p_values, *(np.split(numbers, [1, 300]) for numbers in (values, draws)))
+    np.testing.assert_array_equal(np.concatenate(list(pieces)), p_values)
     np.testing.assert_array_equal(whole.values, parts.values)
     assert len(whole) == 650
 

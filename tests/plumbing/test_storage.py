@@ -53,6 +53,18 @@ def test_a_fitted_temperature_travels_along(make_outputs, tmp_path):
     assert trustsets.load(tmp_path / "m.trustsets").temperature.temperature_ == scaling.temperature_
 
 
+@pytest.mark.parametrize("dtype", [*"?bBhHiIlLqQefdgFO", *">i8 >f4 >U1 S1 M8[D] M8[ns] m8".split()])
+def test_arrays_of_any_type_come_back_or_are_refused(dtype, tmp_path):
+    names = np.array([np.int64(1), np.int64(0)], dtype=object).astype(dtype)
+    if names.dtype.char in "gFMm":
+        with pytest.raises(StorageError, match="use texts"):
+            storage.write(tmp_path / "a", {"names": names})
+    else:
+        storage.write(tmp_path / "a", {"names": names})
+        again = storage.read(tmp_path / "a")["names"]
+        assert again.tolist() == names.tolist() and again.dtype == names.dtype.newbyteorder("=")
+
+
 @pytest.mark.parametrize("classes", [["x", "yy"], [10, 20], [None, "x"], [1.5, 2.5], [True, False]])
 def test_class_names_of_any_type_come_back(classes, tmp_path):
     names = np.array(classes, dtype=object if None in classes else None)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.fit import UNBOUNDED, Vertex, certify, loss_slopes, problem_points
+from trustsets.engine.fit import ROUNDING, UNBOUNDED, Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
 from trustsets.engine.problem import RESOLUTION, Problem, Whitening, read_matrix, read_weights
@@ -119,6 +119,8 @@ def _prove_finite(
     eta[basic] = vertex.eta
     off = np.abs(problem.scores - problem.rows @ beta)
     near = off <= RESOLUTION * problem.score_scale * np.maximum(problem.norms, 1.0)
+    # Scores that are large and hardly differ have residuals of which rounding is the larger part.
+    near |= off <= ROUNDING * (np.abs(problem.scores) + problem.norms * np.linalg.norm(beta))
     near[basic] = True
     points = np.flatnonzero(near[problem.point])
     # Copies share the dual value of their point, and each moves by what its own alpha differs.
@@ -237,6 +239,8 @@ class Sensitivity:
         """Row numbers of the basic points, shape (rank,)."""
         self.weights: FloatArray = self._goal @ np.linalg.inv(self._rows[self.points])
         """Weights of their scores in the threshold, shape (rank,)."""
+        self.basic_scores: FloatArray = np.ldexp(self._scores[self.points], self._exponent)
+        """Their scores in the fit, where those too close to tell apart are equal."""
 
     @cached_property
     def duals(self) -> FloatArray:
