@@ -263,17 +263,15 @@ def test_a_set_that_would_be_empty_keeps_its_class():
     assert found.summary().startswith("This set is empty because no class has a score")
 
 
-@pytest.mark.parametrize("by", [None, "class"])
-def test_a_class_that_is_kept_is_said_to_be(by):
+@pytest.mark.parametrize(
+    "kind", [StandardConformal, lambda **kw: MondrianConformal(by="class", **kw)]
+)
+def test_a_class_that_is_kept_is_said_to_be(kind):
     """Its score is above the threshold, and no calibration score changes that it is in the set."""
     rng = np.random.default_rng(0)
     logits = 2.0 * rng.normal(size=(400, 3))
     labels = (logits + 0.1 * rng.gumbel(size=(400, 3))).argmax(axis=1)
-    predictor = (
-        StandardConformal(score=Softmax())
-        if by is None
-        else MondrianConformal(by=by, score=Softmax())
-    )
+    predictor = kind(score=Softmax())
     predictor.calibrate(ModelOutputs(logits=logits, labels=labels))
     sample = ModelOutputs(logits=[[0.1, 0.0, -0.1]])
     explanation = predictor.explain(sample, 0.1, label=0)

@@ -39,9 +39,7 @@ def assert_same(changed, fresh, test):
 
 
 def test_added_samples_without_rows_have_the_draws_of_a_new_calibration():
-    parts = [
-        ModelOutputs(logits=part.logits, labels=part.labels) for part in (some(0, 80), some(1, 40))
-    ]
+    parts = [ModelOutputs(logits=s.logits, labels=s.labels) for s in (some(0, 80), some(1, 40))]
     make = PREDICTORS["random scores"]
     updated = make().calibrate(parts[0]).update(parts[1])
     assert_same(updated, make().calibrate(ModelOutputs.concat(parts)), some(2, 50))
