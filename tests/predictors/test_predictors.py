@@ -160,7 +160,6 @@ def test_infinite_trust_costs_no_other_sample_its_set(make_outputs):
 
 @pytest.mark.parametrize("name", ["default", "penalised groups", "classes"])
 def test_threads_may_share_a_predictor(name):
-    """Each got the fits of the thread that had asked last."""
     predictor, test = PREDICTORS[name]().calibrate(some(0, 400)), some(1, 60)
     grids = [np.linspace(low, low + 0.2, 9).tolist() for low in (0.05, 0.1, 0.2, 0.3)]
     alone = [predictor.copy().predict_set(test, grid).mask for grid in grids]
