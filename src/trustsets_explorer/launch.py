@@ -100,7 +100,9 @@ class Explorer:
 
     def wait(self) -> None:
         """Return when the server has ended."""
-        self._ended.wait()
+        # With a limit, because a Ctrl-C that the command line sends again wakes no thread.
+        while not self._ended.wait(1.0):
+            pass
 
     def stop(self) -> None:
         """End the server, and the work under way at its next stage."""
