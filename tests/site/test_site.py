@@ -5,13 +5,15 @@ import pkgutil
 import re
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
 import pytest
-from browser import Browser
+from browser import Browser, start_browser
 
 import trustsets
 
@@ -133,6 +135,13 @@ def test_answers_are_two_clicks_away(site: Path) -> None:
                 waiting.append(goal)
     far = {question for question, goal in QUESTIONS.items() if reached.get(goal, 99) > 2}
     assert not far
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[Browser]:
+    """A browser without the pages of other tests, beside which the search stayed silent."""
+    with closing(start_browser(tmp_path)) as browser:
+        yield browser
 
 
 def test_search_works_from_disk(site: Path, chromium: Browser) -> None:
