@@ -21,7 +21,7 @@ from trustsets.predictors import Predictor, QuantileFit
 from trustsets.scores import conformal_quantile
 from trustsets.status import Status
 from trustsets.storage import atomic_path
-from trustsets.verify import LARGEST, failing_conditions, is_on_fit
+from trustsets.verify import TINY, failing_conditions, is_on_fit
 
 __all__ = ["Explanation", "InfluentialSample", "ThresholdCertificate", "certify", "explain"]
 
@@ -30,8 +30,6 @@ _FITS = ("plain", "lower", "upper")
 _NO_WEIGHT = 1e-7
 # A statistic of this share of the calibration samples or less is low, and of all but so many high.
 _LOW_SHARE = 0.25
-# Of the coefficients of a certificate; each leaves 1e-16 of the error.
-_REFINEMENTS = 4
 # What a low and a high value of a statistic means.
 _MEANINGS = {
     "Conf": ("the classifier is unsure", "the classifier is sure"),
@@ -431,10 +429,11 @@ class ThresholdCertificate:
         points, duals = proof.points, proof.duals
         if fit.sensitivity is not None:
             rows = fit.phi[proof.basic_points]
-            sizes = np.maximum(np.abs(rows).max(axis=0, initial=0.0), 1.0 / LARGEST)
-            for _ in range(_REFINEMENTS):
+            sizes = np.maximum(np.abs(rows).max(axis=0, initial=0.0), TINY)
+            for _ in range(4):  # each leaves 1e-16 of the error
                 rest = fit.sensitivity.basic_scores - rows @ b
                 b = b + np.linalg.lstsq(rows / sizes, rest, rcond=None)[0] / sizes
+            b = np.where(np.abs(b) * sizes > 1e-30 * np.abs(scores).max(), b, 0.0)
             fitted, on_fit = fit.phi @ b, is_on_fit(fit.phi, scores, b)
             # To the engine, scores this near to the fit were equal to others, or tied with the fit.
             tied = (scores > fitted) != (fit.sensitivity.duals > 0.5 - fit.alpha)

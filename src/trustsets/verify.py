@@ -8,11 +8,10 @@ The certificate holds b (`coefficients`), the `points` on the fit, and their slo
 infinite threshold has a direction instead, along which the loss grows more slowly than
 ``weight * row @ b``. This file uses nothing of the package: copy it wherever you like.
 
-Numbers are rounded, and what that excuses in one condition depends on no other point. A residual of
-at most `ROUNDING` of its terms is zero; slopes of points that are not named are certain, or among
-those allowed. Sums over points are exact: duals, moved by `TOL` at most, into their interval, must
-balance the row up to `TOL` of it. The row is a sum of multiples of rows on the fit, so that the
-threshold, `RAISED` by at most that share of the terms, is the same sum of scores.
+Numbers are rounded, and what that excuses depends on no other point. A residual of at most
+`ROUNDING` of its terms is zero. Sums over points are exact: duals, moved into their interval and by
+`TOL` at most, must balance the row up to `TOL` of it. The row is a sum of multiples of rows on the
+fit, so that the threshold, `RAISED` by that share of the terms at most, is this sum of scores.
 """
 
 import json
@@ -25,7 +24,7 @@ import numpy as np
 
 ROUNDING, TOL, RAISED = 1e-12, 1e-10, 1e-8
 DEPENDENT = 1e-11  # Singular values of at most this share of the largest are zero.
-LARGEST = 1e150  # Products of two such numbers are finite; less than its inverse is zero.
+TINY = 1e-150  # Sizes below it count as zero. Sums of numbers up to 1 / TINY**2 are finite.
 SHAPES = {"alpha": 0, "weight": 0, "threshold": 0, "row": 1, "coefficients": 1, "phi": 2}
 SHAPES |= {"scores": 1, "points": 1, "duals": 1}
 
@@ -46,7 +45,7 @@ def read_certificate(path: str) -> dict[str, Any]:
     out["phi"] = out["phi"] if n else np.zeros((0, p))
     right = all(out[name].ndim == ndim for name, ndim in SHAPES.items())
     right = right and out["phi"].shape == (n, p) and out["coefficients"].size == p > 0
-    finite = all((np.abs(out[name]) < LARGEST).all() for name in SHAPES if name != "threshold")
+    finite = all((np.abs(out[name]) <= TINY**-2).all() for name in SHAPES if name != "threshold")
     rows = sorted(set(out["points"].tolist()) & set(range(n)))
     if not (right and finite and out["duals"].size == k == len(rows)) or np.isnan(out["threshold"]):
         raise ValueError(f"{path} is no certificate: arrays of wrong shape, NaN or row numbers.")
@@ -69,14 +68,14 @@ def failing_conditions(c: dict[str, Any]) -> list[str]:
     slopes[points] = duals
     total = [Fraction(weight) * Fraction(number) for number in row.tolist()]
     for slope in np.unique(slopes):
-        for j, numbers in enumerate(phi[slopes == slope].T.tolist()):
+        for j, numbers in enumerate(map(np.ndarray.tolist, phi[slopes == slope].T)):
             while part := math.fsum(numbers):  # and then what rounding has left, until it is zero
                 total[j] += Fraction(slope) * Fraction(part)
                 numbers.append(-part)
     # Functions of the same span, but independent. A large row must not hide what others depend on.
     every = np.vstack([phi, row])
-    every /= np.maximum(np.abs(every).max(axis=1, keepdims=True), 1.0 / LARGEST)
-    scale = np.maximum(np.abs(every).max(axis=0), 1.0 / LARGEST)
+    every /= np.maximum(np.abs(every).max(axis=1, keepdims=True), TINY)
+    scale = np.maximum(np.abs(every).max(axis=0), TINY)
     _, values, axes = np.linalg.svd(every / scale, full_matrices=False)
     used = values > DEPENDENT * values[0]
     functions = axes[used].T / values[used] / scale[:, None]
@@ -91,7 +90,7 @@ def failing_conditions(c: dict[str, Any]) -> list[str]:
         free, moves = free & (bounded == moves), bounded
     off = np.linalg.norm(left - moves @ rows) - ROUNDING * np.linalg.norm(left)
     # Rows of equal length: multiples of long ones that cancel would widen the last bound.
-    lengths = np.linalg.norm(rows, axis=1) + 1.0 / LARGEST
+    lengths = np.linalg.norm(rows, axis=1) + TINY
     shares, _, rank, _ = np.linalg.lstsq((rows / lengths[:, None]).T, goal, rcond=DEPENDENT)
     terms = np.abs(shares) / lengths @ (np.abs(scores) + sizes)[points]
     balanced = np.abs(moves).max(initial=0.0) <= TOL and off <= TOL * np.linalg.norm(goal)

@@ -242,9 +242,7 @@ def test_it_goes_on_with_its_predictor_from_a_file(name, tmp_path):
 
 def test_it_keeps_its_calibration_and_needs_no_file(rng, tmp_path):
     stream = draw(rng, 200)
-    predictor = MondrianConformal(by=lambda outputs: np.ones(len(outputs))).calibrate(
-        draw(rng, 300)
-    )
+    predictor = MondrianConformal(by=lambda o: np.ones(len(o))).calibrate(draw(rng, 300))
     before, monitor = Monitor(predictor).observe(stream), Monitor(predictor)
     predictor.calibrate(draw(rng, 30))
     assert monitor.observe(stream).verdict() == before.verdict()
@@ -261,10 +259,8 @@ def test_batches_do_not_matter(seed, width):
     predictor = StandardConformal().calibrate(samples)
     by_column = samples.replace(features=np.asfortranarray(samples.features))
     one, many = (Monitor(predictor, reference=each) for each in (samples, by_column))
-    for values in zip(
-        *(one._statistics(each).values() for each in (samples, by_column)), strict=True
-    ):
-        np.testing.assert_array_equal(*values)
+    ours, theirs = ([*one._statistics(each).values()] for each in (samples, by_column))
+    np.testing.assert_array_equal(ours, theirs)
     one.observe(stream, in_order=True)
     for part in np.split(np.arange(400), [*range(1, 50), 300]):
         many.observe(stream.take(part), in_order=True)
@@ -362,8 +358,9 @@ def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
             own.label(["a"], [77])
         with pytest.raises(InputError, match="outputs must be ModelOutputs"):
             own.observe(np.zeros((3, 4)))
-        with pytest.raises(InputError, match="ids must have shape"):
-            own.label(None, [1])
+        for ids in (5, None):
+            with pytest.raises(InputError, match="ids must have shape"):
+                own.label(ids, [1])
         assert state_of(own) == before
         own.observe(draw(rng, 20))
     for options in ({"alpha": 2.0}, {"false_alarm": "5%"}, {"level": 1.0}, {"predictor": None}):
