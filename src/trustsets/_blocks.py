@@ -7,7 +7,7 @@ change it.
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ContextDecorator
 from functools import cache
 from typing import Any, TypeVar
@@ -51,8 +51,19 @@ def in_threads(
         for task in tasks:
             run(task)
         return
+    waiting = iter(tasks)
+
+    def work() -> None:
+        for task in waiting:
+            run(task)
+
     with ThreadPoolExecutor(count, initializer=_mark_thread) as threads:
-        list(threads.map(run, tasks))
+        try:
+            for thread in as_completed([threads.submit(work) for _ in range(count)]):
+                thread.result()
+        finally:
+            for _ in waiting:  # after an error or Ctrl-C, no thread begins another task
+                pass
 
 
 def _mark_thread() -> None:

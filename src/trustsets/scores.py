@@ -224,17 +224,19 @@ def _ranked(probabilities: Floats) -> tuple[Codes, Floats]:
     sorted again.
     """
     n, width = probabilities.shape
-    column_bits = (1 << (width - 1).bit_length()) - 1
+    columns, column_bits = np.arange(width), (1 << (width - 1).bit_length()) - 1
     keys = (probabilities + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
-    np.invert(keys, out=keys)
-    keys &= ~column_bits
-    keys |= np.arange(width)
+    # The upper bits inverted, so that large numbers come first, and the column in the lowest bits.
+    keys |= column_bits
+    keys ^= ~columns
     keys.sort(axis=1)
     keys &= column_bits
     # One index into the flat array is faster than a row and a column.
     keys += width * np.arange(n)[:, None]
     ranked = probabilities.take(keys)
-    increases = ranked[:, 1:] > ranked[:, :-1]
+    increases = np.zeros(ranked.shape, dtype=bool)
+    np.greater(ranked.ravel()[1:], ranked.ravel()[:-1], out=increases.ravel()[:-1])
+    increases[:, -1] = False  # that from the last of a row to the first of the next
     if increases.any():
         wrong = np.flatnonzero(increases.any(axis=1))
         order = np.argsort(-probabilities[wrong], axis=1, kind="stable")

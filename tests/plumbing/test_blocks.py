@@ -1,6 +1,7 @@
 """Work in blocks equals work on all rows at once; threads of a process and BLAS; progress bars."""
 
 import os
+import time
 from contextlib import ExitStack
 
 import numpy as np
@@ -44,6 +45,24 @@ def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype):
     found = row_numbers(lambda rows: table[rows].max(axis=1), 50, 3, dtype)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, table.max(axis=1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_task_runs_once_and_none_begins_after_an_error(count):
+    done = []
+    blocks.in_threads(done.append, range(1000), count)
+    assert sorted(done) == list(range(1000))
+    done.clear()
+
+    def run(task):
+        done.append(task)
+        time.sleep(1e-3)
+        if task == 3:
+            raise ValueError("task 3")
+
+    with pytest.raises(ValueError, match="task 3"):
+        blocks.in_threads(run, range(1000), count)
+    assert len(done) < 500
 
 
 def test_blas_has_its_threads_back_when_the_last_user_leaves():
