@@ -109,14 +109,17 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-def row_numbers(
+def row_results(
     function: Callable[[slice], NDArray[Any]],
     n_rows: int,
     width: int,
+    *shape: int,
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """One number for each row, from a function that gives those of a block."""
-    result = np.empty(n_rows, dtype)
+    """What a function gives for blocks of rows, put together: an array (n_rows, *shape)."""
+    if 8 * width * n_rows <= BLOCK_BYTES:
+        return function(slice(0, n_rows))
+    result = np.empty((n_rows, *shape), dtype)
 
     def fill(rows: slice) -> None:
         result[rows] = function(rows)

@@ -3,7 +3,7 @@
 Everything after this file relies on it: shapes agree, numbers are finite, labels are classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, final, runtime_checkable
@@ -20,21 +20,20 @@ from trustsets._arrays import (
     Floats,
     check_classes,
     check_groups,
-    check_probabilities,
     check_rows,
     check_trust,
     column,
     encode_labels,
     flavour_of,
     floating_matrix,
+    picked_rows,
     read_only,
-    rounding_of_sums,
-    warn_if_probabilities,
 )
 from trustsets._draws import content_keys, resolve_seed
 from trustsets._frames import frame_fields
 from trustsets._parameters import Open, check_arguments
 from trustsets.errors import InputError
+from trustsets.probabilities import check_probabilities, rounding_of_sums, warn_if_probabilities
 
 __all__ = ["ModelOutputs", "SupportsTrust", "require_outputs"]
 
@@ -176,21 +175,17 @@ class ModelOutputs:
     def _checked(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Fields made of parameters of the constructor."""
         n, fields = len(self), dict[str, Any]()
-        if (labels := changes.get("labels")) is not None:
-            labels = column(labels, "labels", n)
+        labels, features, trust = map(changes.get, ("labels", "features", "trust"))
+        labels = None if labels is None else column(labels, "labels", n)
         if "classes" in changes:
             fields["classes"] = check_classes(changes["classes"], labels, self.n_classes)
         if "labels" in changes:
             classes = fields["classes"] if "classes" in fields else self.classes
-            codes = None if labels is None else read_only(encode_labels(labels, classes))
-            fields["codes"] = codes
+            fields["codes"] = None if labels is None else encode_labels(labels, classes)
         if "features" in changes:
-            features = changes["features"]
-            fields["features"] = (
-                None if features is None else floating_matrix(features, "features", n)
-            )
+            numbers = None if features is None else floating_matrix(features, "features", n)
+            fields["features"] = numbers
         if "trust" in changes:
-            trust = changes["trust"]
             fields["trust"] = None if trust is None else check_trust(trust, n)
         if "groups" in changes:
             fields["_groups"] = check_groups(changes["groups"], n)
@@ -248,10 +243,16 @@ class ModelOutputs:
         """
         if self._rows_given:
             return self.rows
-        keys = _content_keys(self._values)
+
+        def keys_of(array: Array) -> Codes:
+            return _blocks.row_results(
+                lambda block: content_keys(array[block]), *array.shape, dtype=np.int64
+            )
+
+        keys = keys_of(self._values)
         if self.features is not None:
             # Times 3, so that equal logits and features do not cancel out.
-            keys = 3 * keys + _content_keys(self.features)
+            keys = 3 * keys + keys_of(self.features)
         return read_only(keys)
 
     @property
@@ -268,10 +269,7 @@ class ModelOutputs:
             values = self._values[block] if self._shift is None else self._shifted_block(block)
             return np.asarray(values.argmax(axis=1))
 
-        if self.is_one_block:
-            codes = np.asarray(self._shifted_block(slice(None)).argmax(axis=1))
-        else:
-            codes = _blocks.row_numbers(most_likely, len(self), self.n_classes, np.int64)
+        codes = _blocks.row_results(most_likely, *self._values.shape, dtype=np.int64)
         codes.setflags(write=False)
         return codes
 
@@ -291,18 +289,7 @@ class ModelOutputs:
     @property
     def probabilities(self) -> Floats:
         """Softmax outputs in float64, shape (n, K); computed at each call."""
-        result = np.empty(self._values.shape)
-
-        def fill(block: slice) -> None:
-            result[block] = self.block_probabilities(block)
-
-        _blocks.for_each_block(fill, len(self), self.n_classes)
-        return result
-
-    @property
-    def is_one_block(self) -> bool:
-        """Whether there are so few numbers that `block_probabilities` should give them all."""
-        return 8 * self._values.size <= _blocks.BLOCK_BYTES
+        return _blocks.row_results(self.block_probabilities, *self._values.shape, self.n_classes)
 
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> Floats:
         """Float64 probabilities of a block of rows, at a temperature."""
@@ -341,13 +328,11 @@ class ModelOutputs:
     @cached_property
     def confidence(self) -> Floats:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
-        values: Floats
-        if self.is_one_block:
-            values = self.block_probabilities(slice(None)).max(axis=1)
-        else:
-            values = _blocks.row_numbers(
-                lambda block: self.block_probabilities(block).max(axis=1), *self._values.shape
-            )
+
+        def largest(block: slice) -> Floats:
+            return np.asarray(self.block_probabilities(block).max(axis=1))
+
+        values: Floats = _blocks.row_results(largest, *self._values.shape)
         values.setflags(write=False)
         return values
 
@@ -371,22 +356,10 @@ class ModelOutputs:
 
     def take(self, index: Any) -> Self:
         """Return the samples at `index` (a list, array or slice), identities kept."""
-        try:
-            index = np.atleast_1d(np.arange(len(self))[index])
-        except (IndexError, TypeError, ValueError) as error:
-            raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
-        if index.size == 0:
+        rows = picked_rows(index, len(self))
+        if rows.size == 0:
             raise InputError("index selects no sample; ModelOutputs cannot be empty.")
-        if index.ndim > 1:
-            raise InputError(f"index must have one dimension; got {index.ndim}.")
-        return self._replaced(
-            _values=read_only(self._values[index]),
-            features=None if self.features is None else read_only(self.features[index]),
-            trust=None if self.trust is None else read_only(self.trust[index]),
-            codes=None if self.codes is None else read_only(self.codes[index]),
-            _groups={name: read_only(values[index]) for name, values in self._groups.items()},
-            rows=read_only(self.rows[index]),
-        )
+        return self._replaced(**_per_sample([self], lambda arrays: arrays[0][rows]))
 
     def __getitem__(self, index: Any) -> Self:
         """The sample at an integer, or what `take` gives for anything else."""
@@ -435,35 +408,29 @@ class ModelOutputs:
             raise InputError("parts must be a list of at least one ModelOutputs.")
         for number, part in enumerate(parts):
             require_outputs(part, f"parts[{number}]")
-        first = parts[0]
-        for number, part in enumerate(parts[1:], start=1):
-            shifts = [
-                np.zeros(side.n_classes) if side._shift is None else side._shift
-                for side in (first, part)
-            ]
-            same = {
-                "logits or probabilities": first._kind == part._kind,
-                "classes": np.array_equal(first.classes, part.classes),
-                "shift": np.array_equal(shifts[0], shifts[1]),
-                "features": first.n_features == part.n_features,
-                "trust": (first.trust is None) == (part.trust is None),
-                "labels": (first.codes is None) == (part.codes is None),
-                "group columns": list(first._groups) == list(part._groups),
-            }
-            for what, agrees in same.items():
-                if not agrees:
+        first, form = parts[0], parts[0]._form()
+        for number, part in enumerate(parts):
+            for what, value in part._form().items():
+                if value != form[what]:
                     raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
-        rows = np.concatenate([part.rows for part in parts])
-        distinct = np.unique(rows).size == rows.size
-        return first._replaced(
-            _values=_join([part._values for part in parts]),
-            features=_join([part.features for part in parts]),
-            trust=_join([part.trust for part in parts]),
-            codes=_join([part.codes for part in parts]),
-            _groups={name: _join([part._groups[name] for part in parts]) for name in first._groups},
-            rows=read_only(rows if distinct else np.arange(rows.size)),
-            _rows_given=distinct and all(part._rows_given for part in parts),
-        )
+        joined = _per_sample(parts, np.concatenate)
+        distinct = np.unique(joined["rows"]).size == joined["rows"].size
+        if not distinct:
+            joined["rows"] = read_only(np.arange(joined["rows"].size))
+        given = distinct and all(part._rows_given for part in parts)
+        return first._replaced(**joined, _rows_given=given)
+
+    def _form(self) -> dict[str, Any]:
+        """What the parts of `concat` must agree in."""
+        return {
+            "logits or probabilities": self._kind,
+            "classes": self.classes.tolist(),
+            "shift": None if self._shift is None else self._shift.tolist(),
+            "features": self.n_features,
+            "trust": self.trust is None,
+            "labels": self.codes is None,
+            "group columns": list(self._groups),
+        }
 
     def shifted(self, shift: Floats) -> Self:
         """Return the same samples with a constant added to the logits of each class."""
@@ -510,11 +477,6 @@ class ModelOutputs:
         return self._replaced(_kind="logits", _values=values, _shift=None)
 
 
-def _content_keys(values: Array) -> Codes:
-    n, width = values.shape
-    return _blocks.row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
-
-
 def require_outputs(value: Any, argument: str) -> ModelOutputs:
     """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it."""
     if isinstance(value, ModelOutputs):
@@ -525,6 +487,16 @@ def require_outputs(value: Any, argument: str) -> ModelOutputs:
     raise InputError(f"{argument} must be ModelOutputs; got {type(value).__name__}. {remedy}")
 
 
-def _join(pieces: Sequence[Any]) -> Any:
-    """Arrays end to end; None where there are none."""
-    return None if pieces[0] is None else read_only(np.concatenate(pieces))
+def _per_sample(
+    parts: Sequence[ModelOutputs], function: Callable[[list[Array]], Array]
+) -> dict[str, Any]:
+    """Fields with a value for each sample: `function` of those of the parts, None where missing."""
+
+    def applied(arrays: list[Any]) -> Array | None:
+        return None if arrays[0] is None else read_only(function(arrays))
+
+    names = ("_values", "features", "trust", "codes", "rows")
+    fields = {name: applied([getattr(part, name) for part in parts]) for name in names}
+    columns = parts[0]._groups
+    groups = {name: applied([part._groups[name] for part in parts]) for name in columns}
+    return fields | {"_groups": groups}

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, read_only
-from trustsets._blocks import for_each_block, row_blocks, row_numbers
+from trustsets._blocks import for_each_block, row_blocks, row_results
 from trustsets._draws import Stream, row_uniforms
-from trustsets._parameters import Estimator, Rule, Temperature, check_arguments
+from trustsets._parameters import Rule, Temperature, check_arguments
 from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.estimator import Estimator
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require_numbers, storable
 
@@ -336,7 +337,7 @@ class ClassLikelihood:
             _, scaled, of_labels = self._scaled(block, theta)
             return np.asarray(np.log(np.exp(scaled).sum(axis=1)) - of_labels)
 
-        return row_numbers(loss, *self.logits.shape)
+        return row_results(loss, *self.logits.shape)
 
     def _scaled(self, block: slice, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """Logits z, then ``a z + b``, each row less its largest entry; and that of the label."""

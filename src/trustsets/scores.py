@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, final
 import numpy as np
 
 from trustsets._arrays import Codes, Floats, to_numpy
-from trustsets._blocks import for_each_block, row_numbers
+from trustsets._blocks import row_results
 from trustsets._parameters import (
     Count,
     NotNegative,
@@ -88,14 +88,12 @@ class Score(ABC):
         """Scores of the true labels, shape (n,); never holds an n x K array."""
         self._check(outputs, temperature, draws)
         codes = outputs.require_labels("the score of the true labels")
-        scores = np.empty(len(outputs))
 
-        def fill(rows: slice) -> None:
+        def of_rows(rows: slice) -> Floats:
             p = outputs.block_probabilities(rows, temperature)
-            scores[rows] = self._of_labels(p, codes[rows], None if draws is None else draws[rows])
+            return self._of_labels(p, codes[rows], None if draws is None else draws[rows])
 
-        for_each_block(fill, len(outputs), outputs.n_classes)
-        return scores
+        return row_results(of_rows, len(outputs), outputs.n_classes)
 
     def matrix(
         self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
@@ -109,16 +107,13 @@ class Score(ABC):
         array([[0.5 , 0.  , 0.75]])
         """
         self._check(outputs, temperature, draws)
-        if outputs.is_one_block:
-            return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
-        scores = np.empty((len(outputs), outputs.n_classes))
 
-        def fill(rows: slice) -> None:
+        def of_rows(rows: slice) -> Floats:
             p = outputs.block_probabilities(rows, temperature)
-            scores[rows] = self._matrix(p, None if draws is None else draws[rows])
+            return self._matrix(p, None if draws is None else draws[rows])
 
-        for_each_block(fill, *scores.shape)
-        return scores
+        n_classes = outputs.n_classes
+        return row_results(of_rows, len(outputs), n_classes, n_classes)
 
 
 def _log_scale(tail: Floats) -> Floats:
@@ -483,7 +478,7 @@ def label_positions(outputs: ModelOutputs, temperature: float = 1.0) -> Codes:
     def ranks(rows: slice) -> Codes:
         return ranks_of(outputs.block_probabilities(rows, temperature), codes[rows])
 
-    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)
+    return row_results(ranks, len(outputs), outputs.n_classes, dtype=np.int64)
 
 
 def ranks_of(probabilities: Floats, codes: Codes) -> Codes:

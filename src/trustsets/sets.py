@@ -7,7 +7,7 @@ from typing import Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, Flavour, column, encode_labels
+from trustsets._arrays import Array, Flavour, column, encode_labels, picked_rows
 from trustsets._frames import make_frame
 from trustsets._parameters import check_alpha
 from trustsets.errors import InputError
@@ -175,23 +175,12 @@ class PredictionSets:
             if self.is_single:
                 return self.classes[ranked[members]]
             return [self.classes[ranked[column]] for column in members.T]
-        try:
-            rows = np.atleast_1d(np.arange(len(self))[index])
-        except (IndexError, TypeError, ValueError) as error:
-            raise InputError(f"index does not fit {len(self)} samples: {error}.") from None
-        if rows.ndim > 1:
-            raise InputError(f"index must have one dimension; got {rows.ndim}.")
+        rows = picked_rows(index, len(self))
         index = index if isinstance(index, slice) else rows  # a slice copies nothing
-        alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
-        return replace(
-            self,
-            mask=self.mask[index],
-            thresholds=self.thresholds[index],
-            status=self.status[index],
-            alpha=alpha,
-            scores=None if self.scores is None else self.scores[index],
-            predicted=None if self.predicted is None else self.predicted[index],
-        )
+        names = ("mask", "thresholds", "status", "scores", "predicted", "alpha")
+        arrays = {name: getattr(self, name) for name in names}
+        picked = {name: a[index] for name, a in arrays.items() if isinstance(a, np.ndarray)}
+        return replace(self, **picked)
 
     @property
     def is_single(self) -> bool:

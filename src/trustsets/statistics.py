@@ -7,7 +7,7 @@ from typing import Literal, final
 import numpy as np
 
 from trustsets._arrays import Floats
-from trustsets._blocks import row_numbers
+from trustsets._blocks import row_results
 from trustsets._parameters import check_fields
 from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.storage import require, require_numbers, storable
@@ -143,7 +143,7 @@ class Entropy(Statistic):
             p = outputs.block_probabilities(block)
             return np.asarray(-(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(axis=1))
 
-        return np.asarray(np.maximum(row_numbers(entropy, len(outputs), outputs.n_classes), 0.0))
+        return np.asarray(np.maximum(row_results(entropy, len(outputs), outputs.n_classes), 0.0))
 
 
 @final
@@ -164,4 +164,4 @@ class Margin(Statistic):
 
         if outputs.n_classes == 1:
             return np.ones(len(outputs))
-        return row_numbers(margin, len(outputs), outputs.n_classes)
+        return row_results(margin, len(outputs), outputs.n_classes)

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, to_numpy
-from trustsets._parameters import Estimator, Positive, Share
+from trustsets._parameters import Positive, Share
 from trustsets._progress import progress_bar
 from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.estimator import Estimator
 from trustsets.neighbours import (
     BLOCK_ROWS,
     ClassPoints,

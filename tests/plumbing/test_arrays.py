@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trustsets import _arrays as arrays
+from trustsets import probabilities
 from trustsets.errors import InputError
 from trustsets.scores import ranks_of
 
@@ -51,7 +52,8 @@ def test_frames_of_pandas_own_types_are_matrices(kind):
 def test_the_first_bad_row_is_found_in_any_block(monkeypatch, step):
     """Rows are counted from the first of the whole array, also in later blocks."""
     blocks = [slice(i, i + step) for i in range(0, 10, step)]
-    monkeypatch.setattr(arrays, "row_blocks", lambda *_: blocks)
+    for module in (arrays, probabilities):
+        monkeypatch.setattr(module, "row_blocks", lambda *_: blocks)
     table = np.zeros((10, 3))
     table[[7, 9], 2] = np.nan
     with pytest.raises(InputError, match="row 7, column 2"):
@@ -62,7 +64,7 @@ def test_the_first_bad_row_is_found_in_any_block(monkeypatch, step):
         bad = good.copy()
         bad[8] = change
         with pytest.raises(InputError, match=message):
-            arrays.check_probabilities(bad)
+            probabilities.check_probabilities(bad)
 
 
 @pytest.mark.parametrize("value", [[1, 2, 3], ["a", "b", "c"], [None, 1, 2], [[1], [2]]])
@@ -146,9 +148,9 @@ def test_codes_lead_back_to_the_labels(classes):
 def test_sums_may_be_off_by_the_rounding_of_the_type(dtype):
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(200), size=30).astype(dtype)
-    assert arrays.check_probabilities(weights).dtype == dtype
+    assert probabilities.check_probabilities(weights).dtype == dtype
     with pytest.raises(InputError, match="row 4 sums to"):
-        arrays.check_probabilities(
+        probabilities.check_probabilities(
             weights * np.where(np.arange(30) == 4, 0.9, 1.0)[:, None].astype(dtype)
         )
 

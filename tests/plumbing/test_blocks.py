@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trustsets import _blocks as blocks
-from trustsets._blocks import available_cores, row_blocks, row_numbers
+from trustsets._blocks import available_cores, row_blocks, row_results
 from trustsets._progress import progress_bar
 
 
@@ -42,7 +42,7 @@ def test_blocks_cover_every_row_once_and_in_order(monkeypatch, n):
 def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype):
     table = np.random.default_rng(0).integers(0, 99, size=(50, 3)).astype(dtype)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 3 * 4)
-    found = row_numbers(lambda rows: table[rows].max(axis=1), 50, 3, dtype)
+    found = row_results(lambda rows: table[rows].max(axis=1), 50, 3, dtype=dtype)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, table.max(axis=1))
 

@@ -7,8 +7,9 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from trustsets import APS, ConditionalConformal, TrustScore
-from trustsets._parameters import Estimator, check_alpha, check_alphas
+from trustsets._parameters import check_alpha, check_alphas
 from trustsets.errors import InputError
+from trustsets.estimator import Estimator
 
 
 def pair(base):

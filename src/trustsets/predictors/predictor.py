@@ -33,7 +33,6 @@ from trustsets._blocks import one_blas_thread
 from trustsets._draws import Stream, resolve_seed, row_uniforms
 from trustsets._parameters import (
     Alphas,
-    Estimator,
     Positive,
     Share,
     Temperature,
@@ -45,6 +44,7 @@ from trustsets._progress import progress_bar
 from trustsets.basis import FittedBasis
 from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
+from trustsets.estimator import Estimator
 from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs
 from trustsets.predictors.class_facts import (
     class_names,
