@@ -37,9 +37,6 @@ from trustsets.probabilities import check_probabilities, rounding_of_sums, warn_
 
 __all__ = ["ModelOutputs", "SupportsTrust", "require_outputs"]
 
-# log(0) would make temperature scaling of given probabilities produce NaN.
-_SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
-
 
 @runtime_checkable
 class SupportsTrust(Protocol):
@@ -82,6 +79,10 @@ class ModelOutputs:
     ----------
     codes : array of shape (n,) or None
         Column of the true class of each sample.
+    n_classes : int
+        Number of classes K.
+    has_given_rows : bool
+        Whether `rows` were given, and are not just positions.
     flavour : str or None
         Package of the frame that these are from.
 
@@ -95,15 +96,16 @@ class ModelOutputs:
     """
 
     classes: Array
+    n_classes: int
     features: Array | None
     trust: Floats | None
     rows: Codes
     codes: Codes | None
+    has_given_rows: bool
     flavour: Flavour | None
     _kind: Literal["logits", "probabilities"]
     _values: Array
     _groups: dict[str, Array]
-    _rows_given: bool
     _shift: Floats | None  # added to the logits of each class
 
     def __init__(
@@ -121,15 +123,14 @@ class ModelOutputs:
         if (logits is None) == (probabilities is None):
             raise InputError("Give exactly one of logits and probabilities.")
         if logits is not None:
-            values = floating_matrix(logits, "logits")
+            kind, values = "logits", floating_matrix(logits, "logits")
             warn_if_probabilities(values)
         else:
-            values = check_probabilities(probabilities)
-        kind = "probabilities" if logits is None else "logits"
-        vars(self).update(_kind=kind, _values=values, _shift=None, flavour=None)
+            kind, values = "probabilities", check_probabilities(probabilities)
+        vars(self).update(_kind=kind, _values=values, n_classes=values.shape[1], _shift=None)
         changes = {"features": features, "trust": trust, "labels": labels}
         changes |= {"groups": groups, "classes": classes, "rows": rows}
-        vars(self).update(self._checked(changes))
+        vars(self).update(self._checked(changes), flavour=None)
 
     @classmethod
     def from_frame(
@@ -191,7 +192,7 @@ class ModelOutputs:
             fields["_groups"] = check_groups(changes["groups"], n)
         if "rows" in changes:
             fields["rows"] = check_rows(changes["rows"], n)
-            fields["_rows_given"] = changes["rows"] is not None
+            fields["has_given_rows"] = changes["rows"] is not None
         return fields
 
     def _replaced(self, **changes: Any) -> Self:
@@ -215,24 +216,9 @@ class ModelOutputs:
         return f"ModelOutputs({', '.join(parts)})"
 
     @property
-    def n_classes(self) -> int:
-        """Number of classes K."""
-        return int(self._values.shape[1])
-
-    @property
-    def n_features(self) -> int | None:
-        """Dimension d of the features, or None without features."""
-        return None if self.features is None else int(self.features.shape[1])
-
-    @property
     def groups(self) -> dict[str, Array]:
         """Group columns by name."""
         return dict(self._groups)
-
-    @property
-    def has_given_rows(self) -> bool:
-        """Whether `rows` were given, and are not just positions."""
-        return self._rows_given
 
     @cached_property
     def draw_keys(self) -> Codes:
@@ -241,7 +227,7 @@ class ModelOutputs:
         These are the `rows` where they were given, and otherwise a hash of the outputs and the
         features: a sample alone has the same draw as in any batch.
         """
-        if self._rows_given:
+        if self.has_given_rows:
             return self.rows
 
         def keys_of(array: Array) -> Codes:
@@ -284,7 +270,8 @@ class ModelOutputs:
         values, shift = self._values, self._shift
         if self._kind == "logits":
             return values if shift is None else values + shift
-        return np.log(np.maximum(self.probabilities, _SMALLEST_PROBABILITY))
+        # The logarithm of 0 would make temperature scaling produce NaN.
+        return np.log(np.maximum(self.probabilities, np.finfo(np.float64).tiny))
 
     @property
     def probabilities(self) -> Floats:
@@ -406,19 +393,17 @@ class ModelOutputs:
         """Join outputs end to end; identities that are not all different are numbered anew."""
         if not isinstance(parts, Sequence) or not parts:
             raise InputError("parts must be a list of at least one ModelOutputs.")
-        for number, part in enumerate(parts):
-            require_outputs(part, f"parts[{number}]")
-        first, form = parts[0], parts[0]._form()
-        for number, part in enumerate(parts):
-            for what, value in part._form().items():
-                if value != form[what]:
+        forms = [require_outputs(part, f"parts[{i}]")._form() for i, part in enumerate(parts)]
+        for number, form in enumerate(forms):
+            for what, value in form.items():
+                if value != forms[0][what]:
                     raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
         joined = _per_sample(parts, np.concatenate)
         distinct = np.unique(joined["rows"]).size == joined["rows"].size
         if not distinct:
             joined["rows"] = read_only(np.arange(joined["rows"].size))
-        given = distinct and all(part._rows_given for part in parts)
-        return first._replaced(**joined, _rows_given=given)
+        given = distinct and all(part.has_given_rows for part in parts)
+        return parts[0]._replaced(**joined, has_given_rows=given)
 
     def _form(self) -> dict[str, Any]:
         """What the parts of `concat` must agree in."""
@@ -426,7 +411,7 @@ class ModelOutputs:
             "logits or probabilities": self._kind,
             "classes": self.classes.tolist(),
             "shift": None if self._shift is None else self._shift.tolist(),
-            "features": self.n_features,
+            "features": None if self.features is None else self.features.shape[1],
             "trust": self.trust is None,
             "labels": self.codes is None,
             "group columns": list(self._groups),

@@ -15,6 +15,9 @@ from trustsets.status import IS_INFINITE, Status, Thresholds
 
 __all__ = ["PredictionSets"]
 
+# Fields with an entry for each sample; alpha may be one of them.
+_PER_SAMPLE = ("mask", "thresholds", "status", "scores", "predicted", "alpha")
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +67,7 @@ class PredictionSets:
     flavour: Flavour | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mask", "thresholds", "status", "scores", "predicted", "alpha"):
+        for name in _PER_SAMPLE:
             value = getattr(self, name)
             if isinstance(value, np.ndarray) and value.flags.writeable:
                 vars(self)[name] = value = value.view()
@@ -177,8 +180,7 @@ class PredictionSets:
             return [self.classes[ranked[column]] for column in members.T]
         rows = picked_rows(index, len(self))
         index = index if isinstance(index, slice) else rows  # a slice copies nothing
-        names = ("mask", "thresholds", "status", "scores", "predicted", "alpha")
-        arrays = {name: getattr(self, name) for name in names}
+        arrays = {name: getattr(self, name) for name in _PER_SAMPLE}
         picked = {name: a[index] for name, a in arrays.items() if isinstance(a, np.ndarray)}
         return replace(self, **picked)
 
@@ -190,8 +192,7 @@ class PredictionSets:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of classes in each set, shape (m,) or (m, A)."""
-        counts: NDArray[np.int64] = np.count_nonzero(self.mask, axis=1)
-        return counts
+        return np.asarray(np.count_nonzero(self.mask, axis=1))
 
     def at(self, alpha: float) -> Self:
         """Return the sets of one of several alphas."""
@@ -204,19 +205,14 @@ class PredictionSets:
         if self.is_single:
             return self
         number = alphas.index(alpha)
-        return replace(
-            self,
-            mask=self.mask[..., number],
-            thresholds=self.thresholds[..., number],
-            status=self.status[..., number],
-            alpha=alpha,
-        )
+        names = ("mask", "thresholds", "status")
+        columns = {name: getattr(self, name)[..., number] for name in names}
+        return replace(self, alpha=alpha, **columns)
 
     def covers(self, labels: Any) -> NDArray[np.bool_]:
         """Whether each set holds its label, shape (m,) or (m, A)."""
         codes = encode_labels(column(labels, "labels", len(self)), self.classes)
-        result: NDArray[np.bool_] = self.mask[np.arange(len(self)), codes]
-        return result
+        return np.asarray(self.mask[np.arange(len(self)), codes])
 
     def labels(self) -> list[Any]:
         """Classes of each set, the most likely one first."""

@@ -244,7 +244,7 @@ class Predictor(Estimator, ABC):
         bias = _resolve_class_bias(self._default_class_bias(), tuning)
         state = Calibration(
             classes=outputs.classes,
-            n_features=outputs.n_features,
+            n_features=None if outputs.features is None else outputs.features.shape[1],
             rows=calibration.rows,
             codes=calibration.require_labels("calibrate"),
             scores=np.zeros(0),
