@@ -117,8 +117,6 @@ def row_results(
     dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
     """What a function gives for blocks of rows, put together: an array (n_rows, *shape)."""
-    if 8 * width * n_rows <= BLOCK_BYTES:
-        return function(slice(0, n_rows))
     result = np.empty((n_rows, *shape), dtype)
 
     def fill(rows: slice) -> None:

@@ -255,7 +255,10 @@ class ModelOutputs:
             values = self._values[block] if self._shift is None else self._shifted_block(block)
             return np.asarray(values.argmax(axis=1))
 
-        codes = _blocks.row_results(most_likely, *self._values.shape, dtype=np.int64)
+        if self.is_one_block:
+            codes = np.asarray(self._shifted_block(slice(None)).argmax(axis=1))
+        else:
+            codes = _blocks.row_results(most_likely, *self._values.shape, dtype=np.int64)
         codes.setflags(write=False)
         return codes
 
@@ -277,6 +280,11 @@ class ModelOutputs:
     def probabilities(self) -> Floats:
         """Softmax outputs in float64, shape (n, K); computed at each call."""
         return _blocks.row_results(self.block_probabilities, *self._values.shape, self.n_classes)
+
+    @property
+    def is_one_block(self) -> bool:
+        """Whether there are so few numbers that `block_probabilities` should give them all."""
+        return 8 * self._values.size <= _blocks.BLOCK_BYTES
 
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> Floats:
         """Float64 probabilities of a block of rows, at a temperature."""
@@ -315,11 +323,13 @@ class ModelOutputs:
     @cached_property
     def confidence(self) -> Floats:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
-
-        def largest(block: slice) -> Floats:
-            return np.asarray(self.block_probabilities(block).max(axis=1))
-
-        values: Floats = _blocks.row_results(largest, *self._values.shape)
+        values: Floats
+        if self.is_one_block:
+            values = self.block_probabilities(slice(None)).max(axis=1)
+        else:
+            values = _blocks.row_results(
+                lambda block: self.block_probabilities(block).max(axis=1), *self._values.shape
+            )
         values.setflags(write=False)
         return values
 

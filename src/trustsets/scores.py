@@ -107,6 +107,8 @@ class Score(ABC):
         array([[0.5 , 0.  , 0.75]])
         """
         self._check(outputs, temperature, draws)
+        if outputs.is_one_block:
+            return self._matrix(outputs.block_probabilities(slice(None), temperature), draws)
 
         def of_rows(rows: slice) -> Floats:
             p = outputs.block_probabilities(rows, temperature)

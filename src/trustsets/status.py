@@ -75,15 +75,6 @@ class Status(IntEnum):
 IS_INFINITE = np.array([status.is_infinite for status in sorted(Status)])
 
 
-def worst_status(status: NDArray[np.int8]) -> NDArray[np.int8]:
-    """The status of each sample, shape (m,), from those of its classes, shape (m, K).
-
-    That of an infinite threshold comes first. Further axes, such as one of alphas, stay.
-    """
-    infinite = np.where(IS_INFINITE[status], status, 0).max(axis=1)
-    return np.asarray(np.where(infinite > 0, infinite, status.max(axis=1)), np.int8)
-
-
 @dataclass(frozen=True)
 class Thresholds:
     """Thresholds of m samples with their `Status`, of shape (m,), or (m, A) for A alphas.
@@ -94,6 +85,3 @@ class Thresholds:
 
     values: NDArray[np.float64]
     status: NDArray[np.int8]
-
-    def __len__(self) -> int:
-        return len(self.values)

@@ -26,11 +26,12 @@ from trustsets.predictors.quantiles import (
     candidate_thresholds,
     limited,
     nested_thresholds,
+    worst_status,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score, Softmax, label_positions
 from trustsets.sets import PredictionSets
-from trustsets.status import Status, Thresholds, worst_status
+from trustsets.status import Status, Thresholds
 from trustsets.storage import require, require_numbers, storable
 
 # Tuning samples of ``tuning_fraction="auto"``: enough to estimate ranks, to compare function

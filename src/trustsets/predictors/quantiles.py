@@ -33,7 +33,7 @@ from trustsets.engine import (
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.scores import conformal_quantile, conformal_rank
-from trustsets.status import Status, Thresholds, worst_status
+from trustsets.status import IS_INFINITE, Status, Thresholds
 
 Bools = NDArray[np.bool_]
 
@@ -78,6 +78,15 @@ def class_thresholds(table: Thresholds, m: int) -> Thresholds:
         np.broadcast_to(table.values, (m, *table.values.shape)),
         np.broadcast_to(worst, (m, worst.size)),
     )
+
+
+def worst_status(status: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The status of each sample, shape (m,), from those of its classes, shape (m, K).
+
+    That of an infinite threshold comes first. Further axes, such as one of alphas, stay.
+    """
+    infinite = np.where(IS_INFINITE[status], status, 0).max(axis=1)
+    return np.asarray(np.where(infinite > 0, infinite, status.max(axis=1)), np.int8)
 
 
 def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:

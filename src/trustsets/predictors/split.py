@@ -20,11 +20,12 @@ from trustsets.predictors.quantiles import (
     quantile_p_values,
     quantile_thresholds,
     weighted_quantiles,
+    worst_status,
 )
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score, conformal_rank
 from trustsets.statistics import Confidence, Trust
-from trustsets.status import Status, Thresholds, worst_status
+from trustsets.status import Status, Thresholds
 from trustsets.storage import require, require_numbers, storable
 
 
