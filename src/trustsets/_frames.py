@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from trustsets._arrays import Array, Flavour, flavour_of, frame_names, objects_as_floats, to_numpy
+from trustsets._arrays import Array, Flavour, flavour_of, frame_names, is_missing, to_numpy
 from trustsets._parameters import check_arguments
 from trustsets.errors import InputError
 
@@ -35,6 +35,8 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
 
     A pattern without ``*`` is the name of one column and stands for all of it.
     """
+    if not patterns:
+        raise InputError(f"{what} must be the name of a column, or several; got none.")
     matched: dict[str, str] = {}
     present = set(names)
     for pattern in patterns:
@@ -99,12 +101,11 @@ def frame_fields(
     """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
     if flavour_of(frame) is None:
         raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
-    listed_names = {name: as_names(patterns, name) for name, patterns in matrices.items()}
-    wanted = {name: patterns for name, patterns in listed_names.items() if patterns}
-    if ("logits" in wanted) == ("probabilities" in wanted):
-        raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     names = [name for name in frame_names(frame) if isinstance(name, str)]
-    columns = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
+    wanted = {name: as_names(patterns, name) for name, patterns in matrices.items()}
+    columns = {key: match_columns(names, asked, key) for key, asked in wanted.items() if asked}
+    if ("logits" in columns) == ("probabilities" in columns):
+        raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     parts = columns.get("logits") or columns["probabilities"]
     columns_of_groups = as_names(groups, "groups")
     single = [*columns_of_groups, *([] if label is None else [label])]
@@ -113,7 +114,9 @@ def frame_fields(
         # Not a pattern: one name stands for one column here.
         raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
     matrices_of = {
-        name: np.column_stack([_numbers(frame[column], column) for column in matched])
+        name: side_by_side(
+            [numbers_of(to_numpy(frame[part], part), f"column {part!r}") for part in matched]
+        )
         for name, matched in columns.items()
     }
     return matrices_of | {
@@ -132,14 +135,38 @@ def as_names(names: str | Sequence[str] | None, what: str) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _numbers(column: Any, name: str) -> Array:
-    values = objects_as_floats(to_numpy(column, name))
-    if values.dtype.kind not in "fiub":
-        raise InputError(
-            f"column {name!r} must hold numbers; its first value is {values[0]!r}. Convert it, and "
-            "fill or drop missing values."
-        )
-    return values
+def numbers_of(values: Array, what: str, first_row: int = 0) -> Array:
+    """Numbers as they are; those in texts and other objects as float64, where none may be missing.
+
+    `what` names the values in messages, and `first_row` is the number of the first of them.
+    """
+    if values.dtype.kind in "fiub":
+        return values
+    if values.dtype.kind != "O":
+        raise InputError(f"{what} must hold numbers; its type is {values.dtype}. Convert it.")
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values.tolist()):
+        is_text = isinstance(value, str | bytes)
+        try:
+            # Python reads 1_000 as a number.
+            numbers[row] = float("" if value is None or (is_text and "_" in str(value)) else value)
+        except (OverflowError, TypeError, ValueError):
+            is_empty = value == "" if is_text else is_missing(value)
+            problem = "is empty" if is_empty else f"holds {value!r:.60}"
+            hint = "Fill or drop such rows first."
+            if is_text and "," in str(value):
+                hint = "Write numbers with a decimal point."
+            raise InputError(
+                f"{what} must hold numbers; row {first_row + row} {problem}. {hint}"
+            ) from None
+    return numbers
+
+
+def side_by_side(columns: Sequence[Array]) -> Array:
+    """A matrix of the columns' type if they share a floating one, and else float64."""
+    types = {column.dtype for column in columns}
+    is_floating = len(types) == 1 and columns[0].dtype.kind == "f"
+    return np.column_stack(columns).astype(columns[0].dtype if is_floating else np.float64)
 
 
 def make_frame(

@@ -46,6 +46,8 @@ from trustsets._frames import (
     listed,
     match_columns,
     needed,
+    numbers_of,
+    side_by_side,
 )
 from trustsets._parameters import check_alpha
 from trustsets._progress import progress_bar
@@ -271,7 +273,7 @@ def open_outputs(
                 group_columns[group] = _required(arrays, group, "group column")
         wanted = [*split_names(ids, arrays), *({"id"} & arrays.keys())]
         copied = {name: _required(arrays, name, "column to copy") for name in wanted}
-        labels, stored = _array(arrays, "label", matched), _read_class_names(arrays, matched)
+        labels, stored = _array(matched, "label"), _read_class_names(matched)
         names = stored if classes is None else to_numpy(classes, "classes")
         kind, values, column_classes = _values(arrays, matched, columns, names)
         _check_shape(values, 2, values)
@@ -292,9 +294,9 @@ def open_outputs(
             path=path,
             kind=kind,
             values=values,
-            features=_array(arrays, "features", matched, feature_names),
+            features=_array(matched, "features", feature_names),
             labels=labels,
-            trust=_array(arrays, "trust", matched),
+            trust=_array(matched, "trust"),
             groups=group_columns,
             ids=copied,
             classes=names,
@@ -305,8 +307,8 @@ def open_outputs(
 # --- Which array is what -----------------------------------------------------------------------
 
 _Arrays = Mapping[str, "Column"]
-# Names of arrays by what they hold, each with what the * of its pattern stands for.
-_Matched = Mapping[str, Mapping[str, str]]
+# Arrays by what they hold, each with what the * of its pattern stands for.
+_Matched = Mapping[str, Mapping["Column", str]]
 
 
 @contextmanager
@@ -329,7 +331,7 @@ def _match(
             f"columns must map some of {', '.join(_USUAL)} to names of columns; got "
             f"{columns!r:.60}."
         )
-    names, matched = list(arrays), {}
+    names, matched = list(arrays), dict[str, dict[str, str]]()
     for kind, usual in _USUAL.items():
         if kind in columns:
             with suppress(InputError) if if_present else nullcontext():
@@ -338,32 +340,40 @@ def _match(
             if kind not in matched:
                 with suppress(InputError):
                     matched[kind] = match_columns(names, [pattern], kind)
-    return matched
+    return {
+        kind: {arrays[name]: part for name, part in parts.items()}
+        for kind, parts in matched.items()
+    }
 
 
-def _array(
-    arrays: _Arrays, kind: str, matched: _Matched, names: Sequence[str] = ()
-) -> "Column | None":
-    """The array of a kind, or the matrix of its columns, those of `names` in their order."""
-    if kind not in matched:
-        return None
-    if _is_array(arrays, kind, matched):
-        return arrays[next(iter(matched[kind]))]
+def _array(matched: _Matched, kind: str, names: Sequence[str] = ()) -> "Column | None":
+    """What holds a kind, if anything does; see `_joined`."""
+    return _joined(kind, list(matched[kind]), names) if kind in matched else None
+
+
+def _joined(kind: str, columns: "Sequence[Column]", names: Sequence[str] = ()) -> "Column":
+    """One array of a kind, or its columns side by side, those of `names` in their order."""
+    first, *rest = columns
+    is_matrix = kind in (*_KINDS, "features")
+    if not rest and (not is_matrix or first.name in _USUAL[kind] or len(first.shape) > 1):
+        return first
+    by_name = {column.name: column for column in columns}
     # Tools write feature_10 before feature_2, and no shape shows that.
-    if names and (odd := {*names} ^ {*matched[kind]}):
+    if names and (odd := {*names} ^ by_name.keys()):
         raise InputError(
             f"{kind} must be in the same columns as for the calibration; {min(odd)!r} is in one of "
             "the two files only."
         )
-    return stacked(kind, [arrays[name] for name in names or matched[kind]])
-
-
-def _is_array(arrays: _Arrays, kind: str, matched: _Matched) -> bool:
-    """Whether this is one array, and not columns to put side by side."""
-    if len(matched[kind]) != 1:
-        return False
-    (name,) = matched[kind]
-    return kind == "label" or name in _USUAL[kind] or len(arrays[name].shape) > 1
+    columns = [by_name[name] for name in names or by_name]
+    for column in columns:
+        if column.shape != first.shape or len(column.shape) != 1:
+            raise column.error("must hold one number in each row.")
+    values, parts = first.values, [column.name for column in columns]
+    if isinstance(values, _ArrowColumn):
+        values = _ArrowColumn(values.table, parts, len(parts))
+    else:
+        values = side_by_side([column.read_numbers() for column in columns])
+    return Column(first.source, kind, values, parts)
 
 
 def _values(
@@ -381,18 +391,14 @@ def _values(
             "Rename yours, or calibrate with the names of their columns "
             "(--probability-columns 'p_*')."
         )
-    parts = matched[kind]
-    if _is_array(arrays, kind, matched):
-        return kind, arrays[next(iter(parts))], None
-    matrix = stacked(kind, [arrays[name] for name in parts])
-    if classes is not None:
-        by_class = {part: name for name, part in parts.items()}
-        wanted = [str(name) for name in classes.tolist()]
-        if sorted(by_class) == sorted(wanted):
-            return kind, stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
-        if list(parts) == list(parts.values()):
-            return kind, matrix, None
-    return kind, matrix, class_names([*parts.values()])
+    by_class = {part: column.name for column, part in matched[kind].items()}
+    wanted = [] if classes is None else [str(name) for name in classes.tolist()]
+    is_named = sorted(by_class) == sorted(wanted)
+    values = _joined(kind, list(matched[kind]), [by_class[name] for name in wanted if is_named])
+    is_listed = all(column.name == part for column, part in matched[kind].items())
+    if not values.parts or (classes is not None and is_listed and not is_named):
+        return kind, values, None
+    return kind, values, classes if is_named else class_names([*matched[kind].values()])
 
 
 def _required(arrays: _Arrays, name: str, what: str) -> "Column":
@@ -458,9 +464,9 @@ def _read_labels(
     return np.asarray(classes[labels.astype(np.int64)])
 
 
-def _read_class_names(arrays: _Arrays, matched: _Matched) -> Array | None:
+def _read_class_names(matched: _Matched) -> Array | None:
     """The array of class names, if there is one."""
-    column = _array(arrays, "classes", matched)
+    column = _array(matched, "classes")
     if column is None:
         return None
     if len(column.shape) != 1:
@@ -486,7 +492,7 @@ def read_late_labels(
         arrays = open_columns(path)
         ids = _required(arrays, "id", "array")
         matched = _match(arrays, columns, if_present=True)
-        labels = _array(arrays, "label", matched) or _required(arrays, "labels", "array")
+        labels = _array(matched, "label") or _required(arrays, "labels", "array")
         for column in (ids, labels):
             _check_shape(column, 1, ids)
         return ids.read_names(), _read_labels(labels, classes)
@@ -507,17 +513,17 @@ def read_training(
     with naming(path):
         arrays = open_columns(path)
         matched = _match(arrays, columns, if_present=True)
-        features = _array(arrays, "features", matched, feature_names)
+        features = _array(matched, "features", feature_names)
         if features is None:
             raise InputError(
                 "there is no array 'features', which the trust score needs of the training "
                 f"samples; there are {listed(sorted(arrays))}."
             )
-        column = _array(arrays, "label", matched) or _required(arrays, "labels", "array")
+        column = _array(matched, "label") or _required(arrays, "labels", "array")
         _check_shape(features, 2, features)
         _check_shape(column, 1, features)
         _check_memory(path, 16 * math.prod(features.shape))
-        stored = _read_class_names(arrays, matched)
+        stored = _read_class_names(matched)
         labels = _read_labels(column, classes if stored is None else stored)
         if classes is not None:
             encode_labels(labels, classes)
@@ -860,16 +866,12 @@ class Column:
 
     def __init__(self, source: object, name: str, values: Any, parts: Sequence[str] = ()) -> None:
         self.source, self.name, self.values, self.parts = source, name, values, parts
+        self.described = f"{source}: array {name!r}"
         self.shape: tuple[int, ...] = tuple(values.shape)
 
     def read_numbers(self, start: int = 0, stop: int | None = None) -> Array:
         """Rows of numbers from `start` up to `stop`; missing ones are NaN."""
-        values = self._rows(start, stop)
-        if values.dtype.kind == "O":
-            return self._parsed(values, start)
-        if values.dtype.kind not in "fiub":
-            raise self.error(f"must hold numbers; its type is {values.dtype}. Convert it.")
-        return values
+        return numbers_of(self._rows(start, stop), self.described, start)
 
     def read_names(self, start: int = 0, stop: int | None = None) -> Array:
         """Rows of integers, texts or other objects with a text; missing ones are None or NaN."""
@@ -899,48 +901,12 @@ class Column:
         return pa.string() if dtype.kind in "USO" else pa.from_numpy_dtype(dtype)
 
     def _rows(self, start: int, stop: int | None) -> Array:
-        with _readable(f"{self.source}: array {self.name!r}", *_DAMAGE):
+        with _readable(self.described, *_DAMAGE):
             return np.array(self.values[start : self.shape[0] if stop is None else stop])
-
-    def _parsed(self, texts: Array, start: int) -> Array:
-        numbers = np.empty(len(texts))
-        for row, text in enumerate(texts.tolist()):
-            try:
-                # Python reads 1_000 as a number.
-                numbers[row] = float("" if text is None or "_" in str(text) else text)
-            except (TypeError, ValueError):
-                value = "is empty" if text in (None, "") else f"holds {text!r}"
-                hint = "Fill or drop such rows first."
-                if isinstance(text, str) and "," in text:
-                    hint = "Write numbers with a decimal point."
-                raise self.error(f"must hold numbers; row {start + row} {value}. {hint}") from None
-        return numbers
 
     def error(self, what: str) -> InputError:
         """An error about this array; `what` begins with a verb."""
-        return InputError(f"{self.source}: array {self.name!r} {what}")
-
-
-def stacked(name: str, columns: Sequence[Column]) -> Column:
-    """Several columns of one table as the columns of a matrix."""
-    if not columns:
-        raise InputError(f"{name} must be the name of a column, or several; got none.")
-    for column in columns:
-        if column.shape != columns[0].shape or len(column.shape) != 1:
-            raise column.error("must hold one number in each row.")
-    values = columns[0].values
-    if isinstance(values, _ArrowColumn):
-        values = _ArrowColumn(values.table, [column.name for column in columns], len(columns))
-    else:
-        values = _side_by_side([column.read_numbers() for column in columns])
-    return Column(columns[0].source, name, values, [column.name for column in columns])
-
-
-def _side_by_side(columns: Sequence[Array]) -> Array:
-    """A matrix of the columns' type if they share a floating one, and else float64."""
-    types = {column.dtype for column in columns}
-    is_floating = len(types) == 1 and columns[0].dtype.kind == "f"
-    return np.column_stack(columns).astype(columns[0].dtype if is_floating else np.float64)
+        return InputError(f"{self.described} {what}")
 
 
 @contextmanager
@@ -1194,7 +1160,7 @@ class _ArrowColumn:
             if _is_list(kind):
                 return self._matrix(columns[0], rows.start)
             if len(self.shape) == 2:
-                return _side_by_side(list(map(self._numbers, columns, self._names)))
+                return side_by_side(list(map(self._numbers, columns, self._names)))
             values, is_plain = columns[0].cast(self.type), _PLAIN.match(str(self.type))
             if is_plain and not values.null_count:
                 return np.asarray(values.to_numpy())
