@@ -33,10 +33,12 @@ from trustsets._version import __version__
 from trustsets.errors import InputError, TrustSetsError, TrustSetsWarning
 
 if TYPE_CHECKING:
+    from trustsets.files import OutputsFile
     from trustsets.metrics import Evaluation
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import Predictor
     from trustsets.sets import PredictionSets
+    from trustsets.trust import TrustScore
 
 __all__ = ["app", "argument", "console", "expanded", "main", "option"]
 
@@ -89,17 +91,15 @@ def argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=text)
 
 
-def option(
-    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
-) -> Any:
+def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:
     """An option of a command with its help text; `metavar` stands for its value, None for a flag.
 
     `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
     """
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+    return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
-_COMMON = "Common options"
+_flag = functools.partial(option, None, rich_help_panel="Common options")
 
 
 @dataclass
@@ -109,15 +109,9 @@ class Console:
     Output on a terminal has colour; piped output is plain text in whole lines.
     """
 
-    json: Annotated[bool, option(None, "Print the result as JSON.", "--json", panel=_COMMON)] = (
-        False
-    )
-    quiet: Annotated[
-        bool, option(None, "Print results and errors only.", "--quiet", "-q", panel=_COMMON)
-    ] = False
-    debug: Annotated[
-        bool, option(None, "Show the traceback of an error.", "--debug", panel=_COMMON)
-    ] = False
+    json: Annotated[bool, _flag("Print the result as JSON.", "--json")] = False
+    quiet: Annotated[bool, _flag("Print results and errors only.", "--quiet", "-q")] = False
+    debug: Annotated[bool, _flag("Show the traceback of an error.", "--debug")] = False
 
     def say(self, *lines: str) -> None:
         """Tell the person what happened, on stderr; nothing with --quiet."""
@@ -136,8 +130,9 @@ class Console:
             self.say(*lines)
 
     def print_json(self, value: Any) -> None:
-        """Print a result for machines: one JSON object."""
-        _print(json.dumps(value, indent=2, allow_nan=False))
+        """Print a result for machines: one JSON object, of data or of results with `to_dict`."""
+        text = json.dumps(value, indent=2, allow_nan=False, default=lambda item: item.to_dict())
+        _print(text)
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines of a result as they are."""
@@ -189,13 +184,9 @@ console = Console()
 
 def _width(stream: Any) -> int | None:
     """Characters in a line: as COLUMNS says, those of a terminal, or None for any number."""
-    if os.environ.get("COLUMNS") or _is_terminal(stream):
+    if os.environ.get("COLUMNS") or (stream is not None and stream.isatty()):
         return max(20, shutil.get_terminal_size().columns)
     return None
-
-
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and bool(stream.isatty())
 
 
 def _rich(stderr: bool = False, width: int | None = None) -> Any:
@@ -517,7 +508,7 @@ def plan(
     labelled = None if outputs is None else open_outputs(outputs).read_labelled("a plan")
     result = make_plan(alpha, within, probability, outputs=labelled, n=samples)
     if console.json:
-        console.print_json(result.to_dict())
+        console.print_json(result)
     else:
         console.print_text(result.summary())
 
@@ -607,7 +598,7 @@ def audit(
             details={"Outputs": str(outputs), "Tuning samples, not audited": predictor.n_tuning_},
         )
     if console.json:
-        console.print_json({"evaluation": evaluation.to_dict(), "regions": regions.to_dict()})
+        console.print_json({"evaluation": evaluation, "regions": regions})
         return
     console.print_text(regions.summary())
     console.say(f"No test set was used. The audit is in {output}; open it in a browser.")
@@ -618,51 +609,31 @@ def _calibrated(
 ) -> "tuple[Predictor, list[str]]":
     """The predictor that the options describe, calibrated; the columns of its features."""
     from trustsets import recipes
-    from trustsets.files import naming, open_outputs, read_classes, read_training, split_names
-    from trustsets.trust import TrustScore
+    from trustsets.files import naming, open_outputs, read_classes, split_names
 
     names = None if options.classes is None else read_classes(options.classes)
-    columns = options.columns
-    source = open_outputs(outputs, groups=options.group or (), classes=names, columns=columns)
-    groups = split_names(options.group or (), source.groups)
-    samples = source.read_labelled(purpose)
-    basis, statistics = split_names(options.basis or ()), split_names(options.statistic or ())
-    parameters = _parameters(options.set or ())
-    trust, method = None, recipes.method_name(options.method)
-    could_use_trust = recipes.uses_trust(method, basis, statistics)
-    lacks_trust = could_use_trust and samples.trust is None and options.train is None
-    wants_trust = samples.trust is None and (could_use_trust or always_trust)
-    if options.train is not None and wants_trust:
-        if samples.features is None:
-            raise InputError(
-                f"{outputs}: there is no array 'features', which the trust score needs. Save the "
-                "embeddings with the logits, name their columns (--feature-columns), or leave out "
-                "--train."
-            )
-        train = read_training(options.train, samples.classes, columns, source.feature_names)
-        if outputs.samefile(options.train):
-            warnings.warn(
-                f"{options.train} is both the calibration file and the training file. Coverage is "
-                "guaranteed only for a calibration on samples that the classifier was not trained "
-                "on, and that are not their own neighbours in the trust score. Give another file.",
-                TrustSetsWarning,
-                stacklevel=2,
-            )
-        chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
-        usual = recipes.AUTHORS_TRUST if method in recipes.AUTHORS_METHODS else {}
-        trust = TrustScore(**(usual | chosen)).fit(*train)
-    elif options.train is not None:
-        console.say("--train is not used: the outputs have trust, or the method does without it.")
-    if lacks_trust and ("trust" in statistics or method in recipes.AUTHORS_METHODS):
+    asked = options.group or ()
+    source = open_outputs(outputs, groups=asked, classes=names, columns=options.columns)
+    samples, groups = source.read_labelled(purpose), split_names(asked, source.groups)
+    basis, statistics = split_names(options.basis), split_names(options.statistic)
+    parameters, trust = _parameters(options.set or ()), None
+    method = recipes.method_name(options.method)
+    could_use_trust = samples.trust is None and recipes.uses_trust(method, basis, statistics)
+    needs_trust = "trust" in statistics or method in recipes.AUTHORS_METHODS
+    if options.train is None and could_use_trust and needs_trust:
         raise InputError(
             "the trust score needs training samples: give a file with their features and "
             "labels (--train FILE)."
         )
+    if options.train is not None and samples.trust is None and (could_use_trust or always_trust):
+        trust = _fitted_trust(options.train, source, samples, options, parameters)
+    elif options.train is not None:
+        console.say("--train is not used: the outputs have trust, or the method does without it.")
     predictor = recipes.make_predictor(
         method,
         score=options.score,
         trust=trust,
-        basis="auto" if basis == ["auto"] else basis or None,
+        basis=basis,
         statistics=statistics,
         groups=groups,
         n=len(samples),
@@ -672,11 +643,43 @@ def _calibrated(
         raise InputError(f"{reason} (--method mondrian). In Python, it predicts all at once.")
     with naming(outputs):
         predictor.calibrate(samples.with_trust(trust))
-    if lacks_trust:
+    if could_use_trust and trust is None:
         console.say("There are no training samples (--train), so trust is not used.")
     if method != "class":
         recipes.warn_of_unused_groups(predictor, groups)
     return predictor, [*source.feature_names]
+
+
+def _fitted_trust(
+    train: Path,
+    source: "OutputsFile",
+    samples: "ModelOutputs",
+    options: MethodOptions,
+    parameters: dict[str, Any],
+) -> "TrustScore":
+    """A trust score of training samples; its parameters are taken out of `parameters`."""
+    from trustsets import recipes
+    from trustsets.files import read_training
+    from trustsets.trust import TrustScore
+
+    if samples.features is None:
+        raise InputError(
+            f"{source.path}: there is no array 'features', which the trust score needs. Save the "
+            "embeddings with the logits, name their columns (--feature-columns), or leave out "
+            "--train."
+        )
+    points = read_training(train, samples.classes, options.columns, source.feature_names)
+    if source.path.samefile(train):
+        warnings.warn(
+            f"{train} is both the calibration file and the training file. Coverage is guaranteed "
+            "only for a calibration on samples that the classifier was not trained on, and that "
+            "are not their own neighbours in the trust score. Give another file.",
+            TrustSetsWarning,
+            stacklevel=2,
+        )
+    chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
+    is_paper = recipes.method_name(options.method) in recipes.AUTHORS_METHODS
+    return TrustScore(**(recipes.AUTHORS_TRUST | chosen if is_paper else chosen)).fit(*points)
 
 
 def _parameters(items: Sequence[str]) -> dict[str, Any]:
@@ -766,8 +769,7 @@ def evaluate(options: ComparisonOptions) -> None:
 
     evaluations, *_ = _evaluated(options)
     if console.json:
-        numbers = {name: item.to_dict() for name, item in evaluations.items()}
-        console.print_json({"trustsets": __version__, "evaluations": numbers})
+        console.print_json({"trustsets": __version__, "evaluations": evaluations})
         return
 
     def text(number: float) -> str:
@@ -777,9 +779,8 @@ def evaluate(options: ComparisonOptions) -> None:
     first = next(iter(evaluations.values()))
     table = compare(evaluations, columns=list(first.metrics) if len(evaluations) == 1 else None)
     rows = []
-    for number, column in enumerate(table.columns):
-        for (name,), entries in zip(table.keys, table.entries, strict=True):
-            entry = entries[number]
+    for column, entries in zip(table.columns, zip(*table.entries, strict=True), strict=True):
+        for (name,), entry in zip(table.keys, entries, strict=True):
             interval = f"{text(entry.lower)} to {text(entry.upper)}" if text(entry.lower) else ""
             rows.append([metric_title(column), name, text(entry.mean), interval, text(entry.floor)])
     console.print_table(
@@ -822,23 +823,44 @@ def report(options: ComparisonOptions, output: _Page = Path("report.html")) -> N
             comparison=comparison,
             details={"Outputs": str(options.outputs)},
         )
-    numbers = {name: item.to_dict() for name, item in evaluations.items()}
     text = f"The report is in {output}; open it in a browser."
-    console.conclude({"evaluations": numbers}, text)
+    console.conclude({"evaluations": evaluations}, text)
 
 
 def _evaluated(
     options: ComparisonOptions, output: Path | None = None
 ) -> "tuple[dict[str, Evaluation], ModelOutputs, dict[str, Predictor], dict[str, PredictionSets]]":
     """Evaluations of all models; the labelled samples as they were read, the models, their sets."""
-    from trustsets.files import check_output, open_for_model, split_names
+    from trustsets.files import check_output, naming, open_for_model, split_names
     from trustsets.metrics import FrequencyBins
     from trustsets.metrics import evaluate as evaluate_sets
     from trustsets.predictors import load
 
-    # Files of the models by name, from ``PATH`` (named by the file) or ``NAME=PATH``.
+    paths = _paths_by_name(options.models)
+    if output is not None:
+        check_output(output, (".html",), [options.outputs, *paths.values()])
+    predictors = {name: load(path) for name, path in paths.items()}
+    # Class names, columns and class frequencies are those of the first model.
+    (name, first), groups = next(iter(predictors.items())), [*(options.group or ())]
+    groups += [group for predictor in predictors.values() for group in predictor.needed_groups]
+    source = open_for_model(options.outputs, first, paths[name], groups=groups)
+    samples = source.read_labelled("evaluation")
+    judged, metrics = _judged(samples, predictors), split_names(options.metric) or None
+    bins = {"conf_frequency": FrequencyBins(first.class_counts_)}
+    evaluations, sets = {}, {}
+    with console.progress("Evaluations", len(predictors)) as advance:
+        for name, predictor in predictors.items():
+            with naming(f"{paths[name]} on {options.outputs}"):
+                sets[name] = predictor.predict_set(samples, options.alpha)
+                evaluations[name] = evaluate_sets(sets[name], judged, metrics=metrics, bins=bins)
+            advance(1)
+    return evaluations, samples, predictors, sets
+
+
+def _paths_by_name(models: Sequence[str]) -> dict[str, Path]:
+    """Files of models by name, from ``PATH`` (named by the file) or ``NAME=PATH``."""
     paths: dict[str, Path] = {}
-    for item in options.models:
+    for item in models:
         name, _, rest = item.partition("=")
         path = Path(rest if name and rest else item)
         name = name if name and rest else path.stem
@@ -848,32 +870,7 @@ def _evaluated(
                 "name, as in NAME=FILE."
             )
         paths[name] = path
-    if output is not None:
-        check_output(output, (".html",), [options.outputs, *paths.values()])
-    predictors = {name: load(path) for name, path in paths.items()}
-    needed = [group for item in predictors.values() for group in item.needed_groups]
-    # The class names and columns of the first model are those that are used, and the class
-    # frequencies of its calibration samples.
-    first = predictors[next(iter(paths))]
-    source = open_for_model(
-        options.outputs, first, next(iter(paths.values())), groups=[*(options.group or ()), *needed]
-    )
-    samples = source.read_labelled("evaluation")
-    judged, evaluations, sets = _judged(samples, predictors), {}, {}
-    with console.progress("Evaluations", len(predictors)) as advance:
-        for name, predictor in predictors.items():
-            try:
-                sets[name] = predictor.predict_set(samples, options.alpha)
-                evaluations[name] = evaluate_sets(
-                    sets[name],
-                    judged,
-                    metrics=split_names(options.metric or ()) or None,
-                    bins={"conf_frequency": FrequencyBins(first.class_counts_)},
-                )
-            except InputError as error:
-                raise InputError(f"{paths[name]} on {options.outputs}: {error}") from error
-            advance(1)
-    return evaluations, samples, predictors, sets
+    return paths
 
 
 def _judged(samples: "ModelOutputs", predictors: "dict[str, Predictor]") -> "ModelOutputs":
@@ -1007,7 +1004,7 @@ def monitor(
             watch.save(state)
     verdict = watch.verdict()
     if console.json:
-        console.print_json(verdict.to_dict())
+        console.print_json(verdict)
     else:
         headline, _, rest = verdict.summary().partition("\n")
         console.print_text(headline, "bold red" if verdict.alarm else "bold")

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, final
@@ -598,18 +597,19 @@ def predict_file(
                 samples = source.read(start, stop, features=predictor.uses_features)
                 with naming(source.path):
                     sets = predictor.predict_set(samples, alpha, max_size=max_size)
-                block: dict[str, Any] = {_ROW: list(range(start, stop))}
+                columns: dict[str, list[Any]] = {_ROW: list(range(start, stop))}
                 for name, column in source.ids.items():
-                    block[name] = column.read_names(start, stop).tolist()
-                block |= _set_columns(sets)
-                sizes.update(block["size"])
-                status.update(block["status"])
-                yield block
+                    columns[name] = column.read_names(start, stop).tolist()
+                columns |= _set_columns(sets)
+                sizes.update(columns["size"])
+                status.update(columns["status"])
+                yield columns
                 advance(stop - start)
 
-    write = _writer(target, predictor.classes_, source.ids)
-    with storage.atomic_path(target) as temporary:
-        write(temporary, blocks())
+    if target.suffix.lower() == ".parquet":
+        _write_parquet(target, blocks(), predictor.classes_, source.ids)
+    else:
+        _write_csv(target, blocks(), predictor.classes_)
     return {
         "n": len(source),
         "n_classes": source.n_classes,
@@ -690,8 +690,7 @@ def _result_types(classes: Array) -> dict[str, Any]:
 
 def _set_columns(sets: PredictionSets) -> dict[str, list[Any]]:
     """Columns of a result; the classes of a set come as in `PredictionSets`, likeliest first."""
-    alphas = np.broadcast_to(np.asarray(sets.alpha, dtype=float), len(sets))
-    columns = sets.to_columns() | {"alpha": alphas}
+    columns = sets.to_columns() | {"alpha": np.full(len(sets), sets.alpha)}
     return {
         name: values.tolist() if isinstance(values, np.ndarray) else values
         for name, values in columns.items()
@@ -740,34 +739,29 @@ def remembered_columns(model: StrPath) -> dict[str, Any]:
     }
 
 
-def _writer(target: Path, classes: Array, ids: Mapping[str, "Column"]) -> Callable[..., None]:
-    """What writes blocks of columns by name, end to end; the extension says how."""
-    if target.suffix.lower() == ".parquet":
-        pa = needed("pyarrow", f"{target}: a Parquet file")
-        # A block may have nothing but missing values, so its own types say little.
-        copied = {name: column.arrow_type for name, column in ids.items()}
-        schema = pa.schema({_ROW: pa.int64()} | copied | _result_types(classes))
-        return partial(_write_parquet, schema)
+def _write_parquet(
+    target: Path, blocks: Iterable[dict[str, Any]], classes: Array, ids: "Mapping[str, Column]"
+) -> None:
+    pa = needed("pyarrow", f"{target}: a Parquet file")
+    import pyarrow.parquet as pq
+
+    # A block may have nothing but missing values, so its own types say little.
+    copied = {name: column.arrow_type for name, column in ids.items()}
+    schema = pa.schema({_ROW: pa.int64()} | copied | _result_types(classes))
+    with storage.atomic_path(target) as path:
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            for block in blocks:
+                writer.write_table(pa.table(block, schema=schema))
+
+
+def _write_csv(target: Path, blocks: Iterable[dict[str, Any]], classes: Array) -> None:
     barred = next((name for name in map(str, classes.tolist()) if _SEPARATOR in name), None)
     if barred is not None:
         raise InputError(
             f"{target}: the class {barred!r} holds {_SEPARATOR!r}, which separates the classes of "
             "a set in a CSV file. Write .parquet."
         )
-    return _write_csv
-
-
-def _write_parquet(schema: Any, path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for block in blocks:
-            writer.write_table(pa.table(dict(block), schema=schema))
-
-
-def _write_csv(path: Path, blocks: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with storage.atomic_path(target) as path, path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)  # with the usual "\r\n": with "\n" alone it would not quote "\r"
         for number, block in enumerate(blocks):
             if number == 0:

@@ -223,19 +223,21 @@ def make_predictor(
     """
     name = method_name(method)
     kind: Any = METHODS[name]
+    is_conditional = kind is ConditionalConformal
+    statistics, groups = as_names(statistics, "statistics"), as_names(groups, "groups")
+    bases = [] if isinstance(basis, Basis) else as_names(basis, "basis")
     chosen = {key: value for key, value in parameters.items() if value is not None}
     of_basis = {key: chosen.pop(key) for key in _OF_BASIS if key in chosen}
     of_score = {key: chosen.pop(key) for key in _OF_SCORE if key in chosen}
     if "prevalence" in chosen:
         chosen["class_bias"] = ClassBias(prevalence=chosen.pop("prevalence"))
     _check_parameters(f"the method {method!r}", kind, chosen)
-    statistics, groups = as_names(statistics, "statistics"), as_names(groups, "groups")
-    if name not in ("conditional", "paper") and (of_basis or basis is not None):
+    if not is_conditional and (of_basis or bases or isinstance(basis, Basis)):
         raise InputError(
             f"basis and {', '.join(of_basis) or 'its parameters'} belong to the method conditional;"
             f" got {method!r}."
         )
-    if statistics and name not in ("conditional", "paper", "mondrian"):
+    if statistics and not is_conditional and name != "mondrian":
         raise InputError(
             f"statistics belong to the methods conditional and mondrian; got {method!r}."
         )
@@ -247,24 +249,19 @@ def make_predictor(
         chosen["score"] = score
     if trust is not None and name in _WITH_TRUST:
         chosen["trust"] = trust
-    usual = ("confidence", "trust") if trust is not None else ("confidence",)
-    if kind is ConditionalConformal:
-        if isinstance(basis, Basis) or (isinstance(basis, str) and basis == "auto"):
-            chosen["basis"] = basis
-        elif basis is not None or of_basis or statistics:
-            if name == "paper":
-                of_basis.setdefault("transform", "raw")
-            chosen["basis"] = make_basis(
-                as_names(basis, "basis") or "polynomial",
-                statistics=statistics or usual,
-                groups=groups,
-                n=n,
-                **of_basis,
-            )
+    of = statistics or (("confidence",) if trust is None else ("confidence", "trust"))
+    if isinstance(basis, Basis):
+        chosen["basis"] = basis
+    elif bases == ["auto"]:
+        chosen["basis"] = "auto"
+    elif is_conditional and (bases or of_basis or statistics):
+        of_basis = ({"transform": "raw"} if name == "paper" else {}) | of_basis
+        names = bases or "polynomial"
+        chosen["basis"] = make_basis(names, statistics=of, groups=groups, n=n, **of_basis)
     elif kind is MondrianConformal and name != "naive" and "by" not in chosen:
         by: dict[str, Any] = {"groups": Groups(*groups), "class": "class"}
-        chosen["by"] = by[name] if name in by else make_bins(statistics or usual, n)
-    predictor: Predictor = (kind.paper if name in ("paper", "naive") else kind)(**chosen)
+        chosen["by"] = by[name] if name in by else make_bins(of, n)
+    predictor: Predictor = (kind.paper if name in AUTHORS_METHODS else kind)(**chosen)
     return predictor
 
 
