@@ -35,10 +35,10 @@ from trustsets.errors import InputError, TrustSetsError, TrustSetsWarning
 if TYPE_CHECKING:
     from trustsets.files import OutputsFile
     from trustsets.metrics import Evaluation
+    from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import Predictor
     from trustsets.sets import PredictionSets
-    from trustsets.trust import TrustScore
 
 __all__ = ["app", "argument", "console", "expanded", "main", "option"]
 
@@ -341,15 +341,13 @@ def expanded(function: Callable[..., None]) -> Callable[..., None]:
     A parameter of `function` whose type is a dataclass becomes one option for each field. The
     options that every command has are added. All are annotated as Typer wants it.
     """
+    annotated = inspect.signature(function).parameters.values()
+    kinds: dict[str, Any] = {item.name: item.annotation for item in annotated}
+    groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        kind: Any = parameter.annotation
-        if isinstance(kind, type) and is_dataclass(kind):
-            groups[parameter.name] = kind
-            parameters += inspect.signature(kind).parameters.values()
-        else:
-            parameters.append(parameter)
+    for item in annotated:
+        kind = groups.get(item.name)
+        parameters += [item] if kind is None else inspect.signature(kind).parameters.values()
     parameters += inspect.signature(Console).parameters.values()
 
     @functools.wraps(function)
@@ -425,8 +423,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+        bool, option(None, "Show the version.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Prediction sets with more even coverage across confidence, trust and groups.
@@ -610,6 +607,7 @@ def _calibrated(
     """The predictor that the options describe, calibrated; the columns of its features."""
     from trustsets import recipes
     from trustsets.files import naming, open_outputs, read_classes, split_names
+    from trustsets.trust import TrustScore
 
     names = None if options.classes is None else read_classes(options.classes)
     asked = options.group or ()
@@ -618,15 +616,17 @@ def _calibrated(
     basis, statistics = split_names(options.basis), split_names(options.statistic)
     parameters, trust = _parameters(options.set or ()), None
     method = recipes.method_name(options.method)
+    is_paper = method in recipes.AUTHORS_METHODS
     could_use_trust = samples.trust is None and recipes.uses_trust(method, basis, statistics)
-    needs_trust = "trust" in statistics or method in recipes.AUTHORS_METHODS
-    if options.train is None and could_use_trust and needs_trust:
+    if options.train is None and could_use_trust and ("trust" in statistics or is_paper):
         raise InputError(
             "the trust score needs training samples: give a file with their features and "
             "labels (--train FILE)."
         )
     if options.train is not None and samples.trust is None and (could_use_trust or always_trust):
-        trust = _fitted_trust(options.train, source, samples, options, parameters)
+        points = _training_samples(options.train, source, options.columns)
+        chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
+        trust = TrustScore(**(recipes.AUTHORS_TRUST | chosen if is_paper else chosen)).fit(*points)
     elif options.train is not None:
         console.say("--train is not used: the outputs have trust, or the method does without it.")
     predictor = recipes.make_predictor(
@@ -650,25 +650,17 @@ def _calibrated(
     return predictor, [*source.feature_names]
 
 
-def _fitted_trust(
-    train: Path,
-    source: "OutputsFile",
-    samples: "ModelOutputs",
-    options: MethodOptions,
-    parameters: dict[str, Any],
-) -> "TrustScore":
-    """A trust score of training samples; its parameters are taken out of `parameters`."""
-    from trustsets import recipes
+def _training_samples(train: Path, source: "OutputsFile", columns: dict[str, str]) -> Any:
+    """Features and labels for the trust score of the samples of `source`."""
     from trustsets.files import read_training
-    from trustsets.trust import TrustScore
 
-    if samples.features is None:
+    if source.features is None:
         raise InputError(
             f"{source.path}: there is no array 'features', which the trust score needs. Save the "
             "embeddings with the logits, name their columns (--feature-columns), or leave out "
             "--train."
         )
-    points = read_training(train, samples.classes, options.columns, source.feature_names)
+    points = read_training(train, source.classes, columns, source.feature_names)
     if source.path.samefile(train):
         warnings.warn(
             f"{train} is both the calibration file and the training file. Coverage is guaranteed "
@@ -677,9 +669,7 @@ def _fitted_trust(
             TrustSetsWarning,
             stacklevel=2,
         )
-    chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
-    is_paper = recipes.method_name(options.method) in recipes.AUTHORS_METHODS
-    return TrustScore(**(recipes.AUTHORS_TRUST | chosen if is_paper else chosen)).fit(*points)
+    return points
 
 
 def _parameters(items: Sequence[str]) -> dict[str, Any]:
@@ -971,27 +961,21 @@ def monitor(
     # that was killed is repeated by the same command.
     with locked(state.absolute().parent / f".{state.name}.lock", state):
         predictor = load(model)
-        if not state.exists():
-            samples = None
-            if reference is not None:
-                samples = files.open_for_model(reference, predictor, model).read_all()
-            watch = Monitor(predictor, reference=samples, **asked)
-        elif asked:
+        if state.exists() and asked:
             raise InputError(
                 f"{state}: alpha and false_alarm are those with which it was begun; leave them "
                 "out, or begin a new state."
             )
-        else:
+        if state.exists():
             watch = Monitor.load(state, predictor)
+        else:
+            samples = None
+            if reference is not None:
+                samples = files.open_for_model(reference, predictor, model).read_all()
+            watch = Monitor(predictor, reference=samples, **asked)
         n_batches, n_waiting = len(watch.batches), 0
         if outputs is not None:
-            source = files.open_for_model(outputs, predictor, model)
-            samples = source.read_all()
-            ids = source.ids["id"].read_names() if "id" in source.ids else None
-            texts = None if ids is None else ids.astype(str)
-            batch = digest(samples.logits, samples.features, samples.labels, texts)
-            with files.naming(outputs):
-                watch.observe(samples, ids=ids, batch=batch)
+            _observe(watch, files.open_for_model(outputs, predictor, model))
             if len(watch.batches) == n_batches:
                 console.say("This batch was counted before.")
         if labels is not None:
@@ -1012,6 +996,19 @@ def monitor(
         _print_parts(verdict.parts)
     if verdict.alarm:
         raise typer.Exit(ALARM)
+
+
+def _observe(watch: "Monitor", source: "OutputsFile") -> None:
+    """Show a monitor all samples of a file; their content says whether it has seen them."""
+    from trustsets.files import naming
+    from trustsets.storage import digest
+
+    samples = source.read_all()
+    ids = source.ids["id"].read_names() if "id" in source.ids else None
+    texts = None if ids is None else ids.astype(str)
+    batch = digest(samples.logits, samples.features, samples.labels, texts)
+    with naming(source.path):
+        watch.observe(samples, ids=ids, batch=batch)
 
 
 def _print_parts(parts: Sequence[Any]) -> None:
@@ -1080,12 +1077,12 @@ def warmup() -> None:
 
     stop_announcing()
     start_helper()
-    start, features = time.perf_counter(), np.random.default_rng(0).random((60, 3))
+    start, labels = time.perf_counter(), np.arange(60) % 3
+    features = np.random.default_rng(0).random((60, 3))
     with console.progress("compiling", None):
         warm_up()
-        for kind in (np.float32, np.float64):
-            labels = np.arange(60) % 3
-            TrustScore().fit(features.astype(kind), labels).score(features.astype(kind), labels)
+        for points in (features.astype(np.float32), features):
+            TrustScore().fit(points, labels).score(points, labels)
     seconds = round(time.perf_counter() - start, 1)
     console.conclude({"seconds": seconds}, f"The numerical kernels are ready ({seconds} s).")
 

@@ -12,12 +12,10 @@ import csv
 import math
 import os
 import re
-import struct
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -88,16 +86,10 @@ _USUAL_COLUMNS: Mapping[str, str] = {}
 _KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
 # Bytes of the numbers of a block of rows.
 _BLOCK_BYTES = 64 << 20
-_SUFFIXES = (".parquet", ".csv")
 # What stands between the classes of a set in a cell of a CSV file.
 _SEPARATOR = "|"
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
-# What zipfile and NumPy raise on damaged files.
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error,
-    OSError, OverflowError, TypeError, ValueError,
-)  # fmt: skip
 _ENCRYPTED = 1
 # Compression that real outputs never reach; constant arrays may, and zip bombs do.
 _LARGEST_RATIO = 500
@@ -106,6 +98,7 @@ _SMALL = 64 << 20
 _DELIMITERS = ",;\t|"
 # Types of Arrow whose values NumPy has, where none is missing.
 _PLAIN = re.compile("u?int|halffloat|float|double|bool")
+_LIST = re.compile("(large_|fixed_size_)?list<")
 # Rows of a Parquet file that are decoded at a time.
 _BATCH_ROWS = 1 << 14
 # Rows in which the length of the lists of a column is looked for.
@@ -135,9 +128,8 @@ class OutputsFile:
         if self.features is not None:
             _check_shape(self.features, 2, self.values)
         columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
-        for column in columns:
-            if column is not None:
-                _check_shape(column, 1, self.values)
+        for column in filter(None, columns):
+            _check_shape(column, 1, self.values)
         for name in self.ids:
             if name in _RESULT:
                 raise InputError(
@@ -180,9 +172,7 @@ class OutputsFile:
             groups = fields.setdefault("groups", {})
             groups[name] = group_column(values, f"{self.path}: group {name!r}", stop - start)
         # Rows of a table may be anywhere in a data set; those of a file are numbered by it.
-        rows = np.arange(start, stop)
-        if self.row is not None:
-            rows = self.row.read_names(start, stop)
+        rows = np.arange(start, stop) if self.row is None else self.row.read_names(start, stop)
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=rows)
         except InputError as error:
@@ -346,17 +336,14 @@ def _match(
 
 
 def _array(matched: _Matched, kind: str, names: Sequence[str] = ()) -> "Column | None":
-    """What holds a kind, if anything does; see `_joined`."""
-    return _joined(kind, list(matched[kind]), names) if kind in matched else None
-
-
-def _joined(kind: str, columns: "Sequence[Column]", names: Sequence[str] = ()) -> "Column":
-    """One array of a kind, or its columns side by side, those of `names` in their order."""
-    first, *rest = columns
+    """The array of a kind, or its columns side by side, those of `names` in their order."""
+    if kind not in matched:
+        return None
+    first, *rest = matched[kind]
     is_matrix = kind in (*_KINDS, "features")
     if not rest and (not is_matrix or first.name in _USUAL[kind] or len(first.shape) > 1):
         return first
-    by_name = {column.name: column for column in columns}
+    by_name = {column.name: column for column in matched[kind]}
     # Tools write feature_10 before feature_2, and no shape shows that.
     if names and (odd := {*names} ^ by_name.keys()):
         raise InputError(
@@ -383,21 +370,22 @@ def _values(
     Columns that are named by `classes` are put into their order. Columns that are listed one by one
     are in the order of the classes, whatever they are called.
     """
-    kind = next((k for k in sorted(_KINDS, key=lambda k: k not in columns) if k in matched), None)
-    if kind is None:
+    kind = min(_KINDS, key=lambda kind: (kind not in matched, kind not in columns))
+    parts = matched.get(kind, {})
+    by_class = {part: column.name for column, part in parts.items()}
+    wanted = [] if classes is None else [str(name) for name in classes.tolist()]
+    is_named = sorted(parts.values()) == sorted(wanted)
+    values = _array(matched, kind, [by_class[name] for name in wanted if is_named])
+    if values is None:
         raise InputError(
             f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
             "Rename yours, or calibrate with the names of their columns "
             "(--probability-columns 'p_*')."
         )
-    by_class = {part: column.name for column, part in matched[kind].items()}
-    wanted = [] if classes is None else [str(name) for name in classes.tolist()]
-    is_named = sorted(by_class) == sorted(wanted)
-    values = _joined(kind, list(matched[kind]), [by_class[name] for name in wanted if is_named])
-    is_listed = all(column.name == part for column, part in matched[kind].items())
+    is_listed = all(column.name == part for column, part in parts.items())
     if not values.parts or (classes is not None and is_listed and not is_named):
         return kind, values, None
-    return kind, values, classes if is_named else class_names([*matched[kind].values()])
+    return kind, values, classes if is_named else class_names([*parts.values()])
 
 
 def _required(arrays: _Arrays, name: str, what: str) -> "Column":
@@ -583,7 +571,7 @@ def predict_file(
         their mean size.
     """
     inputs = [storage.check_path(model, "model"), storage.check_path(outputs, "outputs")]
-    target = check_output(result, _SUFFIXES, inputs)
+    target = check_output(result, (".parquet", ".csv"), inputs)
     alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
@@ -658,6 +646,10 @@ def predict_table(
     if not isinstance(predictor, Predictor):
         raise InputError(f"predictor must be calibrated; got {type(predictor).__name__}.")
     alpha, types = check_alpha(alpha), _result_types(predictor.classes_)
+    wanted = dict.fromkeys([_ROW, *split_names(ids, table.column_names), "id"])
+    columns = {name: table.column(name) for name in wanted if name in table.column_names}
+    # Engines pass empty partitions; their results must have the columns of the others.
+    added: dict[str, list[Any]] = {name: [] for name in types}
     if table.num_rows:
         source = replace(open_for_model(table, predictor, ids=ids), labels=None)
         if predictor.draws_at_random and source.row is None:
@@ -667,16 +659,7 @@ def predict_table(
             )
         samples = source.read(features=predictor.uses_features)
         added = _set_columns(predictor.predict_set(samples, alpha, max_size=max_size))
-        names = [*([_ROW] if source.row is not None else []), *source.ids]
-    else:
-        # Engines pass empty partitions; their results must have the columns of the others.
-        added = {name: [] for name in types}
-        wanted = dict.fromkeys([_ROW, *split_names(ids, table.column_names), "id"])
-        names = [name for name in wanted if name in table.column_names]
-    return pa.table(
-        {name: table.column(name) for name in names}
-        | {name: pa.array(values, types[name]) for name, values in added.items()}
-    )
+    return pa.table(columns | {name: pa.array(added[name], types[name]) for name in types})
 
 
 def _result_types(classes: Array) -> dict[str, Any]:
@@ -895,7 +878,7 @@ class Column:
         return pa.string() if dtype.kind in "USO" else pa.from_numpy_dtype(dtype)
 
     def _rows(self, start: int, stop: int | None) -> Array:
-        with _readable(self.described, *_DAMAGE):
+        with _readable(self.described):
             return np.array(self.values[start : self.shape[0] if stop is None else stop])
 
     def error(self, what: str) -> InputError:
@@ -904,13 +887,13 @@ class Column:
 
 
 @contextmanager
-def _readable(what: object, *errors: type[Exception]) -> Iterator[None]:
-    """Turn what a library raises on a damaged file into an error that names it."""
+def _readable(what: object) -> Iterator[None]:
+    """Turn what a library raises on a damaged file, which may be anything, into an error."""
     try:
         yield
     except (FileNotFoundError, PermissionError, InputError, MemoryError):
         raise
-    except errors as error:
+    except Exception as error:  # of zipfile, NumPy, safetensors or Arrow, which list none
         raise InputError(
             f"{what}: it cannot be read ({str(error) or 'it ends too early'}). It is truncated or "
             "damaged; save it again."
@@ -950,14 +933,14 @@ def _map_npy(path: Path) -> Array:
     """An `.npy` file, memory-mapped."""
     with plain_file(path).open("rb") as stream:
         _check_header(stream, path.stat().st_size, f"{path}: array {path.stem!r}")
-    with _readable(path, *_DAMAGE):
+    with _readable(path):
         return np.lib.format.open_memmap(path, mode="r")
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
     """Arrays of an `.npz` file, each read whole after a look at its announced size."""
     arrays = {}
-    with _readable(path, *_DAMAGE), zipfile.ZipFile(path) as archive:
+    with _readable(path), zipfile.ZipFile(path) as archive:
         for item in archive.infolist():
             name, extension = os.path.splitext(item.filename)
             if extension != ".npy":
@@ -987,9 +970,9 @@ def _read_npz(path: Path) -> dict[str, Array]:
 
 
 def _read_tensors(path: Path) -> "dict[str, _Tensor]":
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    with _readable(path, SafetensorError):
+    with _readable(path):
         file: Any = safe_open(path, framework="numpy")
         return {name: _Tensor(file.get_slice(name)) for name in file.keys()}
 
@@ -1064,7 +1047,7 @@ def _read_arrow(source: Any) -> "dict[str, _ArrowColumn]":
 
 def _list_width(table: "_ArrowTable", field: Any) -> int:
     """Numbers in a row of a column of lists; 0 for one that holds no lists."""
-    if not _is_list(field.type):
+    if not _LIST.match(str(field.type)):
         return 0
     width = getattr(field.type, "list_size", -1)
     if width < 0:
@@ -1092,18 +1075,11 @@ class _ArrowTable:
         if not isinstance(source, Path):
             self.schema, self.n_rows = source.schema, source.num_rows
             return
-        with self.readable(), self._open() as file:
+        with _readable(source), self._open() as file:
             self.schema, self.n_rows = file.schema_arrow, int(file.metadata.num_rows)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         if sum(groups) != self.n_rows or min(groups, default=0) < 0:
             raise InputError(f"{source}: its groups do not add up to its rows; write it again.")
-
-    def readable(self) -> AbstractContextManager[None]:
-        """A context that names the file where its content turns out to be damaged."""
-        import pyarrow as pa
-
-        raised = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
-        return _readable(self.described, *raised)
 
     def _open(self) -> Any:
         import pyarrow.parquet as pq
@@ -1119,7 +1095,7 @@ class _ArrowTable:
             return self._source.select(list(names)).slice(start, stop - start)
         key, pieces = tuple(names), []
         position, batches = self._streams.pop(key, (self.n_rows + 1, iter(())))
-        with self.readable():
+        with _readable(self.described):
             if position > start:
                 options = {"columns": list(names), "use_threads": False}
                 position, batches = 0, self._open().iter_batches(_BATCH_ROWS, **options)
@@ -1148,18 +1124,16 @@ class _ArrowColumn:
         self.type = kind.value_type if str(kind).startswith("dictionary") else kind
 
     def __getitem__(self, rows: slice) -> Array:
-        with self.table.readable():
-            columns = self.table.read(self._names, rows.start, rows.stop).columns
-            kind = columns[0].type
-            if _is_list(kind):
-                return self._matrix(columns[0], rows.start)
-            if len(self.shape) == 2:
-                return side_by_side(list(map(self._numbers, columns, self._names)))
-            values, is_plain = columns[0].cast(self.type), _PLAIN.match(str(self.type))
-            if is_plain and not values.null_count:
-                return np.asarray(values.to_numpy())
-            # As floats, large integers would lose digits, and decimals and dates their text.
-            return np.array(values.to_pylist(), dtype=object)
+        columns = self.table.read(self._names, rows.start, rows.stop).columns
+        if _LIST.match(str(columns[0].type)):
+            return self._matrix(columns[0], rows.start)
+        if len(self.shape) == 2:
+            return side_by_side(list(map(self._numbers, columns, self._names)))
+        values, is_plain = columns[0].cast(self.type), _PLAIN.match(str(self.type))
+        if is_plain and not values.null_count:
+            return np.asarray(values.to_numpy())
+        # As floats, large integers would lose digits, and decimals and dates their text.
+        return np.array(values.to_pylist(), dtype=object)
 
     def _matrix(self, values: Any, start: int) -> Array:
         """Lists of numbers as the rows of a matrix."""
@@ -1180,9 +1154,8 @@ class _ArrowColumn:
     def _numbers(self, values: Any, name: str) -> Array:
         """Numbers of any Arrow type; missing ones are NaN."""
         import pyarrow as pa
-        from pyarrow import types
 
-        if not (types.is_integer(values.type) or types.is_floating(values.type)):
+        if not _PLAIN.match(str(values.type)):
             try:
                 values = values.cast(pa.float64())
             except pa.ArrowException:
@@ -1191,9 +1164,3 @@ class _ArrowColumn:
                     f"{values.type}. Convert it."
                 ) from None
         return np.asarray(values.to_numpy())
-
-
-def _is_list(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
