@@ -19,7 +19,7 @@ import time
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -594,11 +594,10 @@ def audit(
             title="Audit",
             details={"Outputs": str(outputs), "Tuning samples, not audited": predictor.n_tuning_},
         )
-    if console.json:
-        console.print_json({"evaluation": evaluation, "regions": regions})
-        return
-    console.print_text(regions.summary())
-    console.say(f"No test set was used. The audit is in {output}; open it in a browser.")
+    if not console.json:
+        console.print_text(regions.summary())
+    text = f"No test set was used. The audit is in {output}; open it in a browser."
+    console.conclude({"evaluation": evaluation, "regions": regions}, text)
 
 
 def _calibrated(
@@ -682,11 +681,9 @@ def _parameters(items: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
         if name in _WITH_OPTIONS:
             raise InputError(f"--set does not take {name}: it has an option of its own (--help).")
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = text
-        parameters[name] = value
+        parameters[name] = text
+        with suppress(ValueError, RecursionError):
+            parameters[name] = json.loads(text)
     return parameters
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, final
 
 import numpy as np
+from numpy.lib import format as npy
 
 from trustsets import storage
 from trustsets._arrays import (
@@ -31,7 +32,6 @@ from trustsets._arrays import (
     encode_labels,
     flavour_of,
     floating_matrix,
-    group_column,
     to_numpy,
 )
 from trustsets._arrays import column as one_per_sample
@@ -167,14 +167,11 @@ class OutputsFile:
             fields["trust"] = self.trust.read_numbers(start, stop)
         if self.labels is not None:
             fields["labels"] = _read_labels(self.labels, self.classes, start, stop)
-        for name, column in self.groups.items():
-            values = column.read_names(start, stop)
-            groups = fields.setdefault("groups", {})
-            groups[name] = group_column(values, f"{self.path}: group {name!r}", stop - start)
+        groups = {name: column.read_names(start, stop) for name, column in self.groups.items()}
         # Rows of a table may be anywhere in a data set; those of a file are numbered by it.
         rows = np.arange(start, stop) if self.row is None else self.row.read_names(start, stop)
         try:
-            return ModelOutputs(**fields, classes=self.classes, rows=rows)
+            return ModelOutputs(**fields, groups=groups, classes=self.classes, rows=rows)
         except InputError as error:
             # It counts the rows of this block, and the reader those of the file.
             message = re.sub(
@@ -575,12 +572,10 @@ def predict_file(
     alpha = check_alpha(alpha)
     predictor: Predictor = load(model)
     source = replace(open_for_model(outputs, predictor, model, ids=ids), labels=None)
-    sizes: Counter[int] = Counter()
-    status: Counter[str] = Counter()
+    n, sizes, status = len(source), Counter[int](), Counter[str]()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        title = "Prediction sets"
-        with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
+        with progress_bar("Prediction sets", n, wanted=progress, transient=True) as advance:
             for start, stop in source.blocks():
                 samples = source.read(start, stop, features=predictor.uses_features)
                 with naming(source.path):
@@ -599,9 +594,9 @@ def predict_file(
     else:
         _write_csv(target, blocks(), predictor.classes_)
     return {
-        "n": len(source),
+        "n": n,
         "n_classes": source.n_classes,
-        "mean_size": sum(size * count for size, count in sizes.items()) / len(source),
+        "mean_size": sum(size * count for size, count in sizes.items()) / n,
         "empty": sizes[0],
         "full": sizes[source.n_classes],
         "status": dict(sorted(status.items())),
@@ -906,12 +901,8 @@ def _check_header(stream: IO[bytes], size: int, what: str) -> None:
     Python objects, which would need pickle, are refused too.
     """
     try:
-        version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, dtype = read(stream)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        shape, _, dtype = read[npy.read_magic(stream)](stream)
     except Exception as error:  # NumPy passes on whatever Python's own parser raises
         raise InputError(
             f"{what} is no NumPy array, or a damaged one ({error}). Save it again."
@@ -934,7 +925,7 @@ def _map_npy(path: Path) -> Array:
     with plain_file(path).open("rb") as stream:
         _check_header(stream, path.stat().st_size, f"{path}: array {path.stem!r}")
     with _readable(path):
-        return np.lib.format.open_memmap(path, mode="r")
+        return npy.open_memmap(path, mode="r")
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
@@ -965,7 +956,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
                 _check_header(stream, item.file_size, what)
                 stream.seek(0)
                 # All of it is read, so zipfile compares the checksum.
-                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+                arrays[name] = npy.read_array(stream, allow_pickle=False)
     return arrays
 
 

@@ -225,14 +225,14 @@ def make_predictor(
     kind: Any = METHODS[name]
     is_conditional = kind is ConditionalConformal
     statistics, groups = as_names(statistics, "statistics"), as_names(groups, "groups")
-    bases = [] if isinstance(basis, Basis) else as_names(basis, "basis")
+    bases: Any = [basis] if isinstance(basis, Basis) else as_names(basis, "basis")
     chosen = {key: value for key, value in parameters.items() if value is not None}
     of_basis = {key: chosen.pop(key) for key in _OF_BASIS if key in chosen}
     of_score = {key: chosen.pop(key) for key in _OF_SCORE if key in chosen}
     if "prevalence" in chosen:
         chosen["class_bias"] = ClassBias(prevalence=chosen.pop("prevalence"))
     _check_parameters(f"the method {method!r}", kind, chosen)
-    if not is_conditional and (of_basis or bases or isinstance(basis, Basis)):
+    if not is_conditional and (of_basis or bases):
         raise InputError(
             f"basis and {', '.join(of_basis) or 'its parameters'} belong to the method conditional;"
             f" got {method!r}."
@@ -250,10 +250,8 @@ def make_predictor(
     if trust is not None and name in _WITH_TRUST:
         chosen["trust"] = trust
     of = statistics or (("confidence",) if trust is None else ("confidence", "trust"))
-    if isinstance(basis, Basis):
-        chosen["basis"] = basis
-    elif bases == ["auto"]:
-        chosen["basis"] = "auto"
+    if isinstance(basis, Basis) or bases == ["auto"]:
+        chosen["basis"] = bases[0]
     elif is_conditional and (bases or of_basis or statistics):
         of_basis = ({"transform": "raw"} if name == "paper" else {}) | of_basis
         names = bases or "polynomial"
@@ -274,13 +272,11 @@ def _statistics(names: Sequence[str], transform: Any) -> tuple[Statistic, ...]:
 
 def _checked(what: str, name: Any, allowed: Iterable[str]) -> str:
     """The name itself, or what it is another name of."""
-    choices = list(allowed)
-    if isinstance(name, str):
-        small = name.lower()
-        usual = small if small in choices else ALIASES.get(small)
-        if usual in choices:
-            return usual
-    raise InputError(f"{what} must be one of {', '.join(choices)}; got {name!r}.")
+    choices, small = list(allowed), str(name).lower()
+    usual = small if small in choices else ALIASES.get(small, small)
+    if usual not in choices:
+        raise InputError(f"{what} must be one of {', '.join(choices)}; got {name!r}.")
+    return usual
 
 
 def _check_parameters(what: str, kind: Any, parameters: dict[str, Any]) -> None:
