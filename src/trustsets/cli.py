@@ -572,8 +572,7 @@ def audit(
 
       trustsets audit held_out.npz --train train.npz -o audit.html
     """
-    from trustsets.auditing import audit as audit_predictor
-    from trustsets.auditing import excess_risk, find_regions
+    from trustsets import auditing
     from trustsets.files import check_output
     from trustsets.report import write_report
 
@@ -581,9 +580,9 @@ def audit(
     with console.progress("Auditing", None):
         predictor, _ = _calibrated(outputs, options, "an audit", always_trust=True)
         sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
-        regions = find_regions(sets, left_out)
-        risk = excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
-        evaluation = replace(audit_predictor(predictor, alpha, sets=sets), more=risk.metrics)
+        regions = auditing.find_regions(sets, left_out)
+        risk = auditing.excess_risk(sets, left_out, n_permutations=_PERMUTATIONS)
+        evaluation = replace(auditing.audit(predictor, alpha, sets=sets), more=risk.metrics)
         write_report(
             output,
             {options.method: evaluation},
@@ -608,15 +607,16 @@ def _calibrated(
     from trustsets.files import naming, open_outputs, read_classes, split_names
     from trustsets.trust import TrustScore
 
-    names = None if options.classes is None else read_classes(options.classes)
-    asked = options.group or ()
-    source = open_outputs(outputs, groups=asked, classes=names, columns=options.columns)
-    samples, groups = source.read_labelled(purpose), split_names(asked, source.groups)
+    classes = None if options.classes is None else read_classes(options.classes)
+    group = options.group or ()
+    source = open_outputs(outputs, groups=group, classes=classes, columns=options.columns)
+    samples, groups = source.read_labelled(purpose), split_names(group, source.groups)
     basis, statistics = split_names(options.basis), split_names(options.statistic)
-    parameters, trust = _parameters(options.set or ()), None
+    parameters = _parameters(options.set or ())
     method = recipes.method_name(options.method)
     is_paper = method in recipes.AUTHORS_METHODS
     could_use_trust = samples.trust is None and recipes.uses_trust(method, basis, statistics)
+    trust = None
     if options.train is None and could_use_trust and ("trust" in statistics or is_paper):
         raise InputError(
             "the trust score needs training samples: give a file with their features and "
@@ -624,8 +624,9 @@ def _calibrated(
         )
     if options.train is not None and samples.trust is None and (could_use_trust or always_trust):
         points = _training_samples(options.train, source, options.columns)
-        chosen = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
-        trust = TrustScore(**(recipes.AUTHORS_TRUST | chosen if is_paper else chosen)).fit(*points)
+        setting = {key: parameters.pop(key) for key in recipes.AUTHORS_TRUST if key in parameters}
+        setting = recipes.AUTHORS_TRUST | setting if is_paper else setting
+        trust = TrustScore(**setting).fit(*points)
     elif options.train is not None:
         console.say("--train is not used: the outputs have trust, or the method does without it.")
     predictor = recipes.make_predictor(
@@ -751,8 +752,7 @@ def evaluate(options: ComparisonOptions) -> None:
 
       trustsets evaluate test.npz standard.trustsets ours=model.trustsets
     """
-    from trustsets.metrics import compare
-    from trustsets.metrics import title as metric_title
+    from trustsets.metrics import compare, title
 
     evaluations, *_ = _evaluated(options)
     if console.json:
@@ -769,7 +769,7 @@ def evaluate(options: ComparisonOptions) -> None:
     for column, entries in zip(table.columns, zip(*table.entries, strict=True), strict=True):
         for (name,), entry in zip(table.keys, entries, strict=True):
             interval = f"{text(entry.lower)} to {text(entry.upper)}" if text(entry.lower) else ""
-            rows.append([metric_title(column), name, text(entry.mean), interval, text(entry.floor)])
+            rows.append([title(column), name, text(entry.mean), interval, text(entry.floor)])
     console.print_table(
         ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"],
         rows,
@@ -818,9 +818,8 @@ def _evaluated(
     options: ComparisonOptions, output: Path | None = None
 ) -> "tuple[dict[str, Evaluation], ModelOutputs, dict[str, Predictor], dict[str, PredictionSets]]":
     """Evaluations of all models; the labelled samples as they were read, the models, their sets."""
+    from trustsets import metrics
     from trustsets.files import check_output, naming, open_for_model, split_names
-    from trustsets.metrics import FrequencyBins
-    from trustsets.metrics import evaluate as evaluate_sets
     from trustsets.predictors import load
 
     paths = _paths_by_name(options.models)
@@ -828,18 +827,20 @@ def _evaluated(
         check_output(output, (".html",), [options.outputs, *paths.values()])
     predictors = {name: load(path) for name, path in paths.items()}
     # Class names, columns and class frequencies are those of the first model.
-    (name, first), groups = next(iter(predictors.items())), [*(options.group or ())]
+    name, first = next(iter(predictors.items()))
+    groups = [*(options.group or ())]
     groups += [group for predictor in predictors.values() for group in predictor.needed_groups]
     source = open_for_model(options.outputs, first, paths[name], groups=groups)
     samples = source.read_labelled("evaluation")
-    judged, metrics = _judged(samples, predictors), split_names(options.metric) or None
-    bins = {"conf_frequency": FrequencyBins(first.class_counts_)}
+    judged = _judged(samples, predictors)
+    asked = split_names(options.metric) or None
+    bins = {"conf_frequency": metrics.FrequencyBins(first.class_counts_)}
     evaluations, sets = {}, {}
     with console.progress("Evaluations", len(predictors)) as advance:
         for name, predictor in predictors.items():
             with naming(f"{paths[name]} on {options.outputs}"):
                 sets[name] = predictor.predict_set(samples, options.alpha)
-                evaluations[name] = evaluate_sets(sets[name], judged, metrics=metrics, bins=bins)
+                evaluations[name] = metrics.evaluate(sets[name], judged, metrics=asked, bins=bins)
             advance(1)
     return evaluations, samples, predictors, sets
 

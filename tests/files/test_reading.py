@@ -156,13 +156,9 @@ def test_lists_of_any_numbers_are_rows(dtype, tmp_path):
 
 
 def test_frames_of_any_numbers_are_read():
-    frame = pd.DataFrame(
-        {
-            "p_ant": [decimal.Decimal("0.25"), "0.5"],
-            "p_bee": pd.array([0.25, 0.5], dtype=pd.ArrowDtype(pa.float64())),
-            "p_cat": pd.array([0.5, 0.0], dtype=pd.ArrowDtype(pa.decimal128(4, 2))),
-        }
-    )
+    frame = pd.DataFrame({"p_ant": [decimal.Decimal("0.25"), "0.5"]})
+    frame["p_bee"] = pd.array([0.25, 0.5], dtype=pd.ArrowDtype(pa.float64()))
+    frame["p_cat"] = pd.array([0.5, 0.0], dtype=pd.ArrowDtype(pa.decimal128(4, 2)))
     read = partial(ModelOutputs.from_frame, probabilities="p_*")
     np.testing.assert_array_equal(read(frame).probabilities, [[0.25, 0.25, 0.5], [0.5, 0.5, 0.0]])
     for cell, problem in ((None, "is empty"), (pd.NA, "is empty"), ("a", "holds 'a'")):
