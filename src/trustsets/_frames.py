@@ -153,7 +153,7 @@ def numbers_of(values: Array, what: str, first_row: int = 0) -> Array:
         except (OverflowError, TypeError, ValueError):
             is_empty = value == "" if is_text else is_missing(value)
             problem = "is empty" if is_empty else f"holds {value!r:.60}"
-            hint = "Fill or drop such rows first."
+            hint = "Convert it, or fill or drop such rows."
             if is_text and "," in str(value):
                 hint = "Write numbers with a decimal point."
             raise InputError(
