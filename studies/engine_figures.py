@@ -143,8 +143,8 @@ def count_work(model: QuantileModel, tests: Array) -> tuple[Array, Array]:
     weights, results = np.full(len(rows), 1.0 - ALPHA), blank_results(len(rows))
     points = np.zeros(len(rows))
     for i in range(len(rows)):
-        state = allocate(order.scan)
-        follow_paths(rows, weights, Tour(np.array([i]), np.array([0])), order, results, state)
+        state, tour = allocate(order.scan), Tour(np.array([i]), np.array([0]))
+        follow_paths(rows, weights, tour, order.base, order.scan, results, state)
         points[i] = WIDTH * np.count_nonzero(state.visits[READ_FOR])
     return results.pivots.astype(np.float64), points
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from problems import COMPILED, Array
 
-from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine import path as path_module
-from trustsets.engine.model import QuantileModel
-from trustsets.engine.path import SAMPLE_POWER, choose_sample, solve_as_program
+from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
+from trustsets.engine import extreme as extreme_module
+from trustsets.engine.extreme import SAMPLE_POWER, choose_sample, solve_as_program
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -56,9 +55,9 @@ def test_few_points_lead_to_the_optimum_of_all(
     problem = model._problem
     along = np.ldexp(model.thresholds(tests, alpha=0.1).values, -problem.exponent)
     np.testing.assert_allclose(along, program_values(kind), rtol=1e-9, atol=1e-9)
-    monkeypatch.setattr(path_module, "FIRST_ACTIVE", active)
-    monkeypatch.setattr(path_module, "ACTIVE", active)
-    monkeypatch.setattr(path_module, "SAMPLE_SIZE", max(sample, 1))
+    monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "SAMPLE_SIZE", max(sample, 1))
     object.__setattr__(model, "_sample", choose_sample(problem, model._scan_order, sample))
     kinds = set()
     rows = problem.whitening.apply(tests)
@@ -79,8 +78,8 @@ def test_a_row_that_can_just_be_balanced_is_finite(monkeypatch: pytest.MonkeyPat
         middle = 0.5 * (finite + infinite)
         value = solve_linear_program(problem.rows, problem.scores, 0.1, middle * row, 0.9)
         finite, infinite = (middle, infinite) if np.isfinite(value) else (finite, middle)
-    monkeypatch.setattr(path_module, "FIRST_ACTIVE", 8)
-    monkeypatch.setattr(path_module, "ACTIVE", 8)
+    monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", 8)
+    monkeypatch.setattr(extreme_module, "ACTIVE", 8)
     for sample in (0, 20):
         object.__setattr__(model, "_sample", choose_sample(problem, model._scan_order, sample))
         for share in (0.7, 0.95, 1.0):
@@ -95,10 +94,10 @@ def test_a_row_that_can_just_be_balanced_is_finite(monkeypatch: pytest.MonkeyPat
 def test_a_sampled_point_that_became_basic_was_fixed_wrongly() -> None:
     nowhere = np.zeros(9, np.bool_)
     old, new = (
-        path_module.Centre(np.array(basis), np.empty(0, np.int64), np.empty(0), nowhere, nowhere)
+        extreme_module.Centre(np.array(basis), np.empty(0, np.int64), np.empty(0), nowhere, nowhere)
         for basis in ([1, 2], [2, 5])
     )
-    changed = path_module.changed_outside(old, new, np.array([1, 2, 7]))
+    changed = extreme_module.changed_outside(old, new, np.array([1, 2, 7]))
     np.testing.assert_array_equal(changed, [5])
 
 

@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 from problems import COMPILED, Array, Case, random_case, reference, with_copies_and_penalty
+from scipy.optimize import linprog
 
+from trustsets.engine import extreme as extreme_module
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine import path as path_module
-from trustsets.engine.linear_program import solve_base
-from trustsets.engine.path import choose_sample
+from trustsets.engine.extreme import choose_sample
 
 SIZE = None if COMPILED else 30
 
@@ -46,8 +46,8 @@ def test_equals_the_definition(features: str, scores: str, kind: str) -> None:
 
 def test_rows_that_only_the_own_alphas_can_balance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goals up to 0.9 n have a finite threshold, and with one alpha of 0.5 only up to 0.5 n."""
-    monkeypatch.setattr(path_module, "FIRST_ACTIVE", 4)
-    monkeypatch.setattr(path_module, "ACTIVE", 4)
+    monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", 4)
+    monkeypatch.setattr(extreme_module, "ACTIVE", 4)
     n = 400 if COMPILED else 60
     phi, alphas = np.repeat([[1.0], [-1.0]], n // 2, axis=0), np.repeat([0.9, 0.1], n // 2)
     model = fit_quantiles(phi, np.random.default_rng(0).random(n), alphas)
@@ -77,9 +77,7 @@ def test_a_fit_over_samples_needs_as_few_pivots_as_with_one_alpha(
     assert model.certificate.pivots <= 3 * fit_quantiles(phi, scores, 0.3).certificate.pivots
     problem = model._problem
     perturbed = problem.centred_scores + problem.perturbations
-    beta = solve_base(
-        problem.rows, perturbed, problem.multiplicities, problem.alpha, problem.linear
-    )
-    assert beta is not None
-    basic = model._scan_order.vertex.basic_points
+    bounds = np.column_stack([-alphas, 1.0 - alphas])
+    dual = linprog(-perturbed, A_eq=problem.rows.T, b_eq=np.zeros(3), bounds=bounds)
+    basic, beta = model._scan_order.vertex.basic_points, -dual.eqlin.marginals
     np.testing.assert_allclose(problem.rows[basic] @ beta, perturbed[basic], atol=1e-9)

@@ -21,7 +21,7 @@ def assert_equal(found: QuantileModel, single: QuantileModel, tests: Array) -> N
     np.testing.assert_array_equal(found.basic_points, single.basic_points)
     own, other = (replace(model.certificate, pivots=0) for model in (found, single))
     assert own == other
-    assert found._resolution == single._resolution
+    assert found._problem.resolution == single._problem.resolution
     assert found._problem.score_scale == single._problem.score_scale
     np.testing.assert_array_equal(found.fitted(tests), single.fitted(tests))
     np.testing.assert_array_equal(found._vertex.residuals, single._vertex.residuals)

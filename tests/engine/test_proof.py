@@ -7,7 +7,7 @@ import pytest
 from problems import COMPILED, Array, Case, random_case
 
 from trustsets.engine import ThresholdProof, fit_quantiles, prove_threshold
-from trustsets.engine import model as model_module
+from trustsets.engine import proof as proof_module
 from trustsets.engine.fit import CAPPED
 from trustsets.errors import InputError, TrustSetsError
 
@@ -91,9 +91,10 @@ def test_what_cannot_be_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     model = fit_quantiles(np.ones((30, 1)), np.arange(30.0), 0.1)
     with pytest.raises(InputError, match="phi_x must be one row, got 2"):
         prove_threshold(model, [[1.0], [1.0]])
-    monkeypatch.setattr(model_module, "fit_extreme", lambda *_: (CAPPED, None, np.empty(0)))
+    monkeypatch.setattr(proof_module, "fit_extreme", lambda *_: (CAPPED, None, np.empty(0)))
     with pytest.raises(TrustSetsError, match="rounding errors prevent a proof"):
         prove_threshold(model, [1.0])
-    object.__setattr__(model, "_resolution", 2.0**-12)
+    rounded = replace(model._problem, resolution=2.0**-12)
+    object.__setattr__(model, "_problem", rounded)
     with pytest.raises(TrustSetsError, match="rounding errors prevent a proof"):
         prove_threshold(model, [1.0])

@@ -2,8 +2,8 @@
 
 The engine knows quantile regression and nothing of classification. docs/engine.md explains the
 mathematics. In reading order, `problem` is the data as solvers see it, `fit` the base fit, `path`
-the thresholds of test points, `model` what callers hold, and `proof` what a threshold rests on. All
-use `kernels` of `lanes`, `compiled` and `linear_program`.
+the thresholds of test points, `extreme` those that paths leave over, `model` what callers hold, and
+`proof` what a threshold rests on. All use `kernels` of `lanes`, `compiled` and `linear_program`.
 """
 
 from trustsets.engine.fit import Certificate

@@ -45,8 +45,7 @@ from trustsets.engine.lanes import (
     spread,
     store,
 )
-from trustsets.engine.linear_program import solve_base
-from trustsets.engine.problem import Problem, pivoted_triangle, scan_keys
+from trustsets.engine.problem import Problem, pivoted_triangle, scan_keys, smallest
 from trustsets.errors import InputError
 
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
@@ -72,8 +71,6 @@ FEW_WRONG = 200
 LEVERAGE_FACTOR = 20  # Points of largest leverage that are always active, in units of the rank.
 # A row depends on those chosen before it if its part outside them is below this share.
 INDEPENDENT_TOL = 1e-8
-# Largest problem given to HiGHS as a whole when all else failed; it takes about a minute.
-PROGRAM_SIZE = 200_000
 
 
 class PointSet(NamedTuple):
@@ -119,9 +116,10 @@ class _Scratch(NamedTuple):
     step: FloatArray
     drop: FloatArray
     point: IntArray
-    edges: FloatArray  # The inverse basis in blocks, and as `_solve_vertex` makes it.
-    inverse: FloatArray
-    matrix: FloatArray
+    edges: FloatArray  # The inverse basis in blocks.
+    # (2, rank, rank) and (2, padded rank): what `_solve_vertex` makes.
+    inversion: FloatArray
+    betas: FloatArray
     # (padded rank,): the sum of slopes times rows; dual values and squared lengths of the edges;
     # the row that enters; and what `exchange` returns.
     total: FloatArray
@@ -149,7 +147,8 @@ def descend(
         *np.empty((2, n_points)),
         np.empty(n_points, np.int64),
         np.zeros((width // WIDTH, rank, WIDTH)),
-        *np.empty((2, rank, rank)),
+        np.empty((2, rank, rank)),
+        np.zeros((2, width)),
         *np.zeros((5, width)),
         np.zeros(n_points, np.bool_),
     ]
@@ -170,7 +169,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
 ) -> tuple[int, int]:
     rows, multiplicities, rank = data.rows, data.multiplicities, len(basic)
     residual, speed, total = scratch.residual, scratch.speed, scratch.total
-    inverse, edges, is_basic = scratch.inverse, scratch.edges, scratch.is_basic
+    inverse, edges, is_basic = scratch.inversion[1], scratch.edges, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
     # The first pivot finds the vertex stale, so everything is computed from scratch.
@@ -181,8 +180,7 @@ def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
             leaving, excess, sign = _steepest_edge(alpha, multiplicities, basic, scratch)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
-            # Until their own turn two vectors are scratch.
-            if not _solve_vertex(data, basic, scratch.matrix, inverse, total, edge, residual):
+            if not _solve_vertex(data, basic, scratch.inversion, scratch.betas, residual):
                 return CAPPED, pivot
             for j in range(rank):
                 total[j] = linear[j]
@@ -337,24 +335,19 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
 
 @entry()
 def _solve_vertex(
-    data: PointSet,
-    basic: IntArray,
-    matrix: FloatArray,
-    inverse: FloatArray,
-    beta: FloatArray,
-    perturbation_beta: FloatArray,
-    residual: FloatArray,
+    data: PointSet, basic: IntArray, inversion: FloatArray, betas: FloatArray, residual: FloatArray
 ) -> bool:
     """Inverse basis and residuals of perturbed scores at the vertex of the `basic` points.
 
-    Where the basic rows are dependent both are NaN, and the result is false. Residuals of basic
-    points are exactly zero. Scores and perturbations are solved for separately. A residual of the
-    scores within `ROUNDING` of zero counts as zero: the point is tied, and the residual of its
-    perturbation, which has all its digits, decides its side. So the side depends on the vertex and
-    not on the way there.
+    The inverse is ``inversion[1]``; all else but `residual` is scratch. Where the basic rows are
+    dependent both are NaN, and the result is false. Residuals of basic points are exactly zero.
+    Scores and perturbations are solved for separately. A residual of the scores within `ROUNDING`
+    of zero counts as zero: the point is tied, and the residual of its perturbation, which has all
+    its digits, decides its side. So the side depends on the vertex and not on the way there.
     """
     rows, norms, perturbations = data.rows, data.norms, data.perturbations
     centred_scores, rank = data.centred_scores, len(basic)
+    matrix, inverse, beta, perturbation_beta = inversion[0], inversion[1], betas[0], betas[1]
     for k in range(rank):
         for j in range(rank):
             matrix[k, j] = rows[basic[k], j]
@@ -480,32 +473,17 @@ def certify(
 def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
     """Inverse basis and residuals at the vertex of the `basic` points, NaN where it is singular."""
     rank, residuals = len(basic), np.empty(len(data.rows))
-    matrix, inverse = np.empty((2, rank, rank))
+    inversion, betas = np.empty((2, rank, rank)), np.zeros((2, padded(rank)))
     # A copy, writable as the basic points of `_descend` are: the kernel is compiled once for both.
-    _solve_vertex(data, basic.copy(), matrix, inverse, *np.zeros((2, padded(rank))), residuals)
-    return inverse, residuals
+    _solve_vertex(data, basic.copy(), inversion, betas, residuals)
+    return inversion[1], residuals
 
 
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
-    """Solve the base problem, from the basic points `start` when they are given.
-
-    If the active sets end without a proof, they start again at the solution that HiGHS finds.
-    """
-    data = problem_points(problem)
+    """Solve the base problem, from the basic points `start` when they are given."""
     if start is None:
-        basic, pivots = _starting_points(data, problem.alpha)
-    else:
-        basic, pivots = _read_start(start, problem), 0
-    vertex = refit_vertex(problem, basic, pivots)
-    if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
-        perturbed = data.centred_scores + data.perturbations
-        optimum = solve_base(
-            data.rows, perturbed, data.multiplicities, problem.alpha, problem.linear
-        )
-        if optimum is not None:
-            basic = _independent_near(data, optimum)
-            vertex = refit_vertex(problem, basic, vertex.certificate.pivots)
-    return vertex
+        return refit_vertex(problem, *_starting_points(problem_points(problem), problem.alpha))
+    return refit_vertex(problem, _read_start(start, problem))
 
 
 def refit_vertex(problem: Problem, basic: IntArray, pivots: int = 0) -> Vertex:
@@ -525,7 +503,7 @@ def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int
     n_points, rank = data.rows.shape
     size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
     # Without the points of largest leverage a reduced problem may have no optimum.
-    always = _highest(data.norms, LEVERAGE_FACTOR * rank)
+    always = smallest(-data.norms, LEVERAGE_FACTOR * rank)
     residuals, sums, pivots = _solve_at(data, basic)[1], data.linear(), 0
     for _ in range(MAX_ROUNDS):
         active = _active_points(data, residuals, np.union1d(basic, always), size)
@@ -556,24 +534,9 @@ def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int
 
 def _active_points(data: PointSet, residuals: FloatArray, always: IntArray, size: int) -> IntArray:
     """Row numbers of the points nearest to the fit, and of those that are always active."""
-    size = max(size, len(always))
-    if size >= len(residuals):
-        return np.arange(len(residuals))
     key = scan_keys(residuals, data.norms)
     key[always] = -1.0
-    return np.sort(np.argpartition(key, size)[:size])
-
-
-def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
-    """Points with independent rows that lie nearest to a solution: almost its basic points."""
-    key = scan_keys(data.centred_scores + data.perturbations - data.rows @ optimum, data.norms)
-    chosen: list[int] = []
-    for i in np.argsort(key):
-        if _row_rank(data.rows[[*chosen, i]]) > len(chosen):
-            chosen.append(int(i))
-        if len(chosen) == data.rows.shape[1]:
-            break
-    return np.array(chosen, dtype=np.int64)
+    return np.sort(smallest(key, max(size, len(always))))
 
 
 def _read_start(start: IntArray, problem: Problem) -> IntArray:
@@ -627,10 +590,3 @@ def _row_rank(rows: FloatArray) -> int:
     """How many rows are independent, by a pivoted QR of the transpose."""
     diagonal = np.abs(np.diagonal(pivoted_triangle(rows.T)[0]))
     return int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
-
-
-def _highest(norms: FloatArray, count: int) -> IntArray:
-    """Numbers of the points of largest norm."""
-    if count == 0 or count >= len(norms):
-        return np.arange(min(count, len(norms)))
-    return np.argpartition(norms, -count)[-count:]

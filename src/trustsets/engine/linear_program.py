@@ -55,19 +55,6 @@ def solve_linear_program(
     return value
 
 
-def solve_base(
-    rows: FloatArray,
-    scores: FloatArray,
-    multiplicities: FloatArray,
-    alpha: float,
-    linear: FloatArray,
-) -> FloatArray | None:
-    """Return a b that minimises the quantile loss less ``linear @ b``, or None."""
-    bounds = np.column_stack([-alpha * multiplicities, (1.0 - alpha) * multiplicities])
-    dual = _linprog(-scores, A_eq=rows.T, b_eq=-linear, bounds=bounds)
-    return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
-
-
 def solve_face(
     rows: FloatArray,
     scores: FloatArray,

@@ -5,7 +5,7 @@ vertex whose dual values all lie strictly inside their box is the only one. Wher
 its bound, the vertex depends on the way there: these alphas are fitted from the beginning.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,8 +16,13 @@ from numpy.typing import ArrayLike
 from trustsets._arrays import to_numpy
 from trustsets._blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
+from trustsets.engine.extreme import (
+    WeightedSample,
+    choose_sample,
+    fit_extreme,
+    solve_as_program,
+)
 from trustsets.engine.fit import (
-    CAPPED,
     UNBOUNDED,
     Certificate,
     Vertex,
@@ -31,20 +36,15 @@ from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
     LONG_STRETCH,
     STRETCH,
-    WEIGHT_TOL,
     PathResults,
     PathState,
     ScanOrder,
     Tour,
-    WeightedSample,
     allocate,
     blank_results,
-    choose_sample,
-    fit_extreme,
     follow_paths,
     make_scan_order,
     make_tour,
-    solve_as_program,
     tour_scale,
 )
 from trustsets.engine.problem import (
@@ -80,7 +80,6 @@ class QuantileModel:
 
     _problem: Problem
     _vertex: Vertex
-    _resolution: float
 
     def __post_init__(self) -> None:
         """Forbid changes of all learned arrays: predictors and threads share them."""
@@ -90,18 +89,9 @@ class QuantileModel:
                 if isinstance(value, np.ndarray):
                     value.flags.writeable = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: the scan order takes several times the memory of the fit."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the fields, whose arrays may be read-only memory maps."""
-        self.__dict__.update(state)
-        self.__post_init__()
-
-    @cached_property
-    def _is_proven(self) -> bool:
-        return self.certificate.holds
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Store the fields alone: the scan order takes several times the memory of the fit."""
+        return type(self), (self._problem, self._vertex)
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -204,7 +194,7 @@ class QuantileModel:
 
         It is bitwise identical to the model of `fit_quantiles`.
         """
-        if self._resolution > RESOLUTION or self.alphas is not None:
+        if self._problem.resolution > RESOLUTION or self.alphas is not None:
             return None
         number = float(read_alphas(alpha, 1, "model").item())
         return refit(at_alpha(self._problem, number), self._vertex.basic_points)
@@ -286,7 +276,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self._is_proven:
+        if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -307,7 +297,7 @@ class QuantileModel:
     def _final(self, result: Thresholds) -> Thresholds:
         """Change to the units of the scores as they came, and forbid further changes."""
         np.ldexp(result.values, self._problem.exponent, out=result.values)
-        if self._resolution > RESOLUTIONS[0]:
+        if self._problem.resolution > RESOLUTION:
             result.status[np.isfinite(result.values)] = Status.ROUNDED_UP
         for array in (result.values, result.status):
             array.flags.writeable = False
@@ -337,14 +327,16 @@ class QuantileModel:
         def run(part: slice) -> None:
             rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
 
-        _in_stretches(run, len(phi))
+        in_threads(run, _stretches(len(phi)))
         return rows, gaps > 2.0 * whitening.seen
 
     def _follow(
         self, rows: FloatArray, weights: FloatArray, tour: Tour | None = None
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        results, whole = blank_results(len(rows)), tour is not None
+        results, start = blank_results(len(rows)), self._scan_order
+        # A tour that serves many alphas is followed as a whole: each thread has one of them.
+        parts = _stretches(len(rows)) if tour is None else [slice(None)]
         if tour is None:
             # A single row has no neighbours, and nobody should wait for their distances.
             alone = Tour(np.zeros(1, np.int64), np.zeros(1, np.int64))
@@ -354,22 +346,18 @@ class QuantileModel:
             try:
                 state = self._states.pop()
             except IndexError:
-                state = allocate(self._scan_order.scan)
+                state = allocate(start.scan)
             stretch = Tour(tour.order[part], tour.chained[part])
-            follow_paths(rows, weights, stretch, self._scan_order, results, state)
+            follow_paths(rows, weights, stretch, start.base, start.scan, results, state)
             self._states.append(state)
 
-        if whole:
-            # A tour that serves many alphas: each thread has one of them.
-            run(slice(None))
-        else:
-            _in_stretches(run, len(rows))
+        in_threads(run, parts)
         return results
 
     def _solve_alone(self, row: FloatArray, weight: float) -> tuple[float, Status]:
         """Solve one whitened row as an extreme one, or by linear program if that fails."""
         problem = self._problem
-        status, vertex, _ = self._fit_extreme(row, weight)
+        status, vertex, _ = fit_extreme(problem, self._scan_order, self._sample, row, weight)
         if status == UNBOUNDED:
             return float(np.copysign(np.inf, weight)), Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
@@ -386,32 +374,19 @@ class QuantileModel:
         value, status = self._coarser._solve_alone(row, weight)
         return value, Status.ROUNDED_UP if np.isfinite(value) else status
 
-    def _fit_extreme(self, row: FloatArray, weight: float) -> tuple[int, Vertex | None, FloatArray]:
-        """Solve one whitened row as an extreme one: status, vertex and last edge."""
-        # As on a path: just below the weight the optimum is the smallest one at the weight.
-        goal = (weight - WEIGHT_TOL) * row
-        try:
-            return fit_extreme(self._problem, self._scan_order, self._sample, goal)
-        except np.linalg.LinAlgError:  # basic rows on the way became dependent
-            return CAPPED, None, goal
-
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
         """The model with the next of the `RESOLUTIONS`."""
-        left = [step for step in RESOLUTIONS if step > self._resolution]
-        if not left:
+        coarser = [step for step in RESOLUTIONS if step > self._problem.resolution]
+        if not coarser:
             return None
-        problem = coarsen(self._problem, left[0])
-        return QuantileModel(problem, fit_vertex(problem, None), left[0])
+        problem = coarsen(self._problem, coarser[0])
+        return QuantileModel(problem, fit_vertex(problem))
 
 
-def _in_stretches(run: Callable[[slice], None], count: int) -> None:
-    """Run for all of so many rows, in threads if they are several stretches."""
-    if count <= STRETCH:
-        # A single row would wait longer for the threads than for its result.
-        run(slice(None))
-    else:
-        in_threads(run, [slice(low, low + STRETCH) for low in range(0, count, STRETCH)])
+def _stretches(count: int) -> list[slice]:
+    """So many rows in stretches; for a single one `in_threads` starts no thread."""
+    return [slice(low, low + STRETCH) for low in range(0, count, STRETCH)]
 
 
 def fit_quantiles(
@@ -450,7 +425,7 @@ def fit_quantiles(
 
 def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:
     """Fit a problem, with coarser scores where it cannot be certified as it is."""
-    model = QuantileModel(problem, fit_vertex(problem, start), RESOLUTION)
+    model = QuantileModel(problem, fit_vertex(problem, start))
     while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
@@ -464,7 +439,7 @@ def refit(problem: Problem, start: IntArray) -> QuantileModel:
     # No other vertex is optimal where all dual values lie clearly inside their box.
     inside = np.minimum(vertex.eta - low, high - vertex.eta).min(initial=np.inf)
     if vertex.certificate.holds and inside > UNIQUE_TOL:
-        return QuantileModel(problem, vertex, RESOLUTION)
+        return QuantileModel(problem, vertex)
     return fit_problem(problem)
 
 
@@ -474,7 +449,6 @@ class _Fit(NamedTuple):
     problem: Problem
     basic: IntArray
     pivots: int
-    resolution: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -507,10 +481,10 @@ class QuantileProcess:
 
     def __getitem__(self, number: int) -> QuantileModel:
         """Make the model of the alpha with this number."""
-        problem, basic, pivots, resolution = self._fits[number]
+        problem, basic, pivots = self._fits[number]
         points = problem_points(problem)
         vertex = certify(points, problem.alpha, basic, problem.linear, pivots)
-        return QuantileModel(problem, vertex, resolution)
+        return QuantileModel(problem, vertex)
 
     def __iter__(self) -> Iterator[QuantileModel]:
         return map(self.__getitem__, range(len(self)))
@@ -589,7 +563,7 @@ def fit_quantile_process(
             problem = at_alpha(first, float(grid[number]))
             model = fit_problem(problem) if start is None else refit(problem, start)
             start, pivots = model._vertex.basic_points, model.certificate.pivots
-            fits[number] = _Fit(model._problem, start, pivots, model._resolution)
+            fits[number] = _Fit(model._problem, start, pivots)
 
     in_threads(run, range(0, len(grid), CHAIN))
     return QuantileProcess(grid, tuple(fits))

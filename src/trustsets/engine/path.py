@@ -15,51 +15,25 @@ The second is tighter from an *anchor*, a vertex on the tour: the way from there
 the *floor* of the block, a lower bound of its residuals at the anchor, and once a path has read
 these, their minimum. Lower bounds of the residuals at the present vertex fall with every step.
 
-A path that is too long, or fails its check, is left to a descent (`fit_extreme`), and where that
-fails, HiGHS solves the linear program of all points (`solve_as_program`).
+A path that is too long, or fails its check, is left to a descent (see `extreme`).
 
 Small kernels and those with one caller are inlined before types are inferred. Numba would compile
 and optimise each of them on its own and again within its callers, at every depth of calls.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._blocks import one_blas_thread
-from trustsets.engine.compiled import (
-    REASSOCIATE,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    entry,
-    inner,
-    read_only,
-)
-from trustsets.engine.fit import (
-    BIG_GROWTH,
-    CAPPED,
-    FEW_WRONG,
-    GROWTH,
-    MAX_ROUNDS,
-    OPTIMAL,
-    PROGRAM_SIZE,
-    UNBOUNDED,
-    PointSet,
-    Vertex,
-    certify,
-    descend,
-    loss_slopes,
-    problem_points,
-)
+from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner, read_only
+from trustsets.engine.fit import Vertex
 from trustsets.engine.kernels import (
     EDGE_TOL,
     ZERO,
     accurate_coefficients,
     add_multiple,
-    compensated_sum,
     dot,
     exchange,
     invert,
@@ -72,6 +46,7 @@ from trustsets.engine.kernels import (
 from trustsets.engine.lanes import (
     ALL,
     WIDTH,
+    Lanes,
     absolute,
     below,
     fused,
@@ -82,21 +57,18 @@ from trustsets.engine.lanes import (
     spread,
     store,
 )
-from trustsets.engine.linear_program import solve_face
 from trustsets.engine.problem import Problem, neighbour_order, scan_keys
 from trustsets.status import Status
 
 # Blocks of the first group, which stays in the order of keys; groups double after it.
 FIRST_BLOCKS = 4
-SPREAD_SLACK = 1.0 + 1e-9  # Distances to a centre are enlarged by this factor to cover rounding.
+DISTANCE_SLACK = 1.0 + 1e-9  # Distances are enlarged by this factor to cover rounding.
 # Accepted error of a basic residual at the end of a path, as a share of the score scale.
 DRIFT_TOL = 1e-11
 WEIGHT_TOL = 1e-9  # Breakpoints this close to the weight of the test point count as equal to it.
 # A dual value does not move if its coefficient is below this share of the largest.
 COEFFICIENT_TOL = 1e-11
 CHECK_TOL = 1e-9  # Accuracy asked of coefficients and dual values at the end of a path.
-# Distances are enlarged by this factor before they are compared with keys, to cover rounding.
-RADIUS_SLACK = 1.0 + 1e-9
 FLOOR_SLACK = 1e-9  # The floor of a block is lowered by this share of its terms, to cover rounding.
 # The length of a step that nothing ends; finite, so that products with it are never NaN.
 UNREACHED = 1e150
@@ -109,15 +81,6 @@ MOST_MEMBERS = 24
 STRETCH = 256  # Test points of a tour among which the next one is chosen, and that a thread takes.
 LONG_STRETCH = 4096  # The same for a tour that serves many alphas: fewer pivots, and made once.
 NEAR_POINTS = 6  # Points near the base fit that measure a tour, in units of the rank.
-# Points in the active set of the first round, and of those after it.
-FIRST_ACTIVE, ACTIVE = 1024, 4096
-SAMPLE_SIZE = 4096  # Points in the weighted sample of a model.
-# Points are sampled with a probability that grows like this power of the length of their row.
-SAMPLE_POWER = 1.5
-# Points that have gone this share of their way to the other side are near the centre.
-NEAR_SHARE = 0.5
-# A ray is a proof if the goal exceeds the growth of the loss along it by this share.
-RAY_TOL = 1e-9
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -127,39 +90,69 @@ INFINITE = int(Status.HIGH_LEVERAGE)
 # that each kernel with that tuple takes to compile. Every kernel names the rows that it uses by
 # views at its entry. The numbers are NumPy integers, because numba compiles a kernel anew for each
 # Python integer that is passed to it as a constant.
-#
-# Rows of `PathState.vectors`.
-(
-    FROM_BASE,
-    DUAL,
-    NONBASIC_SUM,
-    FROM_ANCHOR,
-    ANCHOR_SHIFT,
-    EDGE,
-    COEFFICIENT,
-    BASIC_MULTIPLICITY,
-    GOAL,
-    DIRECTION,
-    ROW,
-    SPARE,
-    REST,
-    RATIO,
+BASE_ANCHOR: Any = np.int64(1)  # The number of the base vertex among the anchors.
+(  # Rows of `PathState.vectors`.
+    FROM_BASE,  # The way to the vertex from the base vertex,
+    FROM_ANCHOR,  # and from the anchor.
+    ANCHOR_SHIFT,  # The way to the anchor from the base vertex.
+    EDGE,  # The direction of the step.
+    NONBASIC_SUM,  # The sum of the nonbasic points' rows times their dual values.
+    DUAL,  # Of each basic point: its dual value,
+    BASIC_MULTIPLICITY,  # its multiplicity,
+    COEFFICIENT,  # and the rate at which the dual value falls on the way to the goal.
+    ROW,  # The test row, whose coefficients are computed at the end of the path,
+    REST,  # and what rounding took from them.
+    GOAL,  # The test row times its weight.
+    DIRECTION,  # The goal less that where the path started: `COEFFICIENT` times the basic rows.
+    RATIO,  # What the exchange of a basic point returns (see `kernels`).
+    SPARE,  # Scratch.
     N_VECTORS,
 ) = cast(Any, np.arange(15))
-# Rows of `PathState.member`.
-SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
-# Rows of `PathState.bounds`.
-FLOOR, NEAR, DROP, N_BOUNDS = cast(Any, np.arange(4))
-# Rows of `PathState.visits`.
-UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, NEAR_FOR, BOUNDED, N_VISITS = cast(Any, np.arange(7))
-# Rows of `PathState.gates`.
-GATE, NEAR_GATE, NEAR_SINCE, N_GATES = cast(Any, np.arange(4))
-# Entries of `PathState.counters`.
-STEP, EPOCH, ANCHOR, ANCHOR_MEMBERS, N_ANCHORS, CAP, N_COUNTERS = cast(Any, np.arange(7))
-# Rows of `PathState.cache` for each block: the residuals of its points at the anchor and at the
-# vertex, and the rates at which they fall along the edge.
-AT_ANCHOR, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
-BASE_ANCHOR: Any = np.int64(1)  # The number of the base vertex among the anchors.
+(  # Rows of `PathState.member`.
+    SIDE,  # 0 for basic points, and else the sign of the residual.
+    MULTIPLICITY,
+    RESIDUAL,
+    SPEED,  # The rate at which the residual falls along the edge.
+    N_MEMBER,
+) = cast(Any, np.arange(5))
+# What the scan remembers. `STEP`, `EPOCH` and `ANCHOR` count changes of the vertex, so that nothing
+# has to be erased: what was stored under another number is out of date.
+(  # Entries of `PathState.counters`.
+    STEP,  # Grows with every step.
+    EPOCH,  # Grows when the vertex or the members change in any other way.
+    ANCHOR,  # The number of the anchor. Paths that share one share what is known there.
+    ANCHOR_MEMBERS,  # Members at the anchor.
+    N_ANCHORS,
+    CAP,  # Pivots that a path may take.
+    N_COUNTERS,
+) = cast(Any, np.arange(7))
+(  # Rows of `PathState.cache` for each block.
+    AT_ANCHOR,  # Signed residuals at the anchor, if `READ_FOR` is the `ANCHOR`,
+    AT_VERTEX,  # and at the vertex, if `UPDATED_AT` is the `STEP`; those of members are infinite.
+    RATE,  # Rates at which residuals fall along the edge.
+    BLOCK_ROWS,
+) = cast(Any, np.arange(4))
+(  # Rows of `PathState.bounds`, with a number for each block.
+    FLOOR,  # No residual at the anchor is below this, if `BOUNDED_FOR` is the `ANCHOR`,
+    NEAR,  # and none at the vertex below this, if `NEAR_FOR` is the `EPOCH`.
+    DROP,  # No residual falls faster than this along the edge.
+    N_BOUNDS,
+) = cast(Any, np.arange(4))
+(  # Rows of `PathState.gates`, with a number for each superblock.
+    GATE,  # No point crosses as long as the vertex is not farther than this from the anchor,
+    NEAR_GATE,  # or the path has not `travelled` farther than this.
+    NEAR_SINCE,  # How far it had when `NEAR` was computed; since then residuals may have fallen.
+    N_GATES,
+) = cast(Any, np.arange(4))
+(  # Rows of `PathState.visits`, with a number for each block, or each superblock.
+    UPDATED_AT,
+    READ_FOR,
+    BOUNDED_FOR,
+    NEAR_FOR,
+    SCANNED,  # List of the blocks that this step scanned,
+    BOUNDED,  # and of the superblocks whose bounds it looked at.
+    N_VISITS,
+) = cast(Any, np.arange(7))
 
 
 class Scan(NamedTuple):
@@ -223,7 +216,7 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     least_distance = np.full(len(spread), np.inf)
     rows = read_only(problem.rows)
     _fill_blocks(rows, side, order, distance, blocks, centre, spread, least_distance)
-    longest = SPREAD_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
+    longest = DISTANCE_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
     # No eta in the box balances a goal that is longer than this.
     reach = max(problem.alpha, 1.0 - problem.alpha) * (problem.norms @ problem.multiplicities)
     reach += np.linalg.norm(problem.linear)
@@ -293,57 +286,35 @@ def _fill_blocks(
             for j in range(rank):
                 gap = blocks[block, j, lane] - centre[block, j]
                 square += gap * gap
-            spread[block] = max(spread[block], SPREAD_SLACK * np.sqrt(square))
+            spread[block] = max(spread[block], DISTANCE_SLACK * np.sqrt(square))
             least_distance[block] = min(least_distance[block], distance[i])
 
 
 class PathState(NamedTuple):
     """The work arrays of one thread: vertex, members, scan cache and scratch."""
 
-    # (N_VECTORS, padded rank): the vertex. It lies `FROM_BASE` away from the base vertex and
-    # `FROM_ANCHOR` away from the anchor, which lies `ANCHOR_SHIFT` away from the base vertex.
-    # `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows
-    # times their dual values. Basic point k has the dual value ``DUAL[k]`` and the multiplicity
-    # ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that row times its weight, and
-    # `DIRECTION` the goal less that where the path started. ``COEFFICIENT`` expresses `DIRECTION`
-    # (at the end of a path: `ROW`) in the basic rows; on the way, dual value k falls at the rate
-    # ``COEFFICIENT[k]``. `REST` is what rounding took from the coefficients at the end, `RATIO`
-    # what the exchange of a basic point returns (see `kernels`), and `SPARE` is scratch.
+    # Vertex. (N_VECTORS, padded rank): see `FROM_BASE` and those after it.
     vectors: FloatArray
-    slot: IntArray  # (rank,): vertex: basic point k is member ``slot[k]``.
-    # (padded rank / WIDTH, rank, WIDTH) and (rank, padded rank): vertex: edges and basic rows.
+    slot: IntArray  # (rank,): basic point k is member ``slot[k]``.
+    # (padded rank / WIDTH, rank, WIDTH) and (rank, padded rank): edges and basic rows.
     edges: FloatArray
     basic_rows: FloatArray
     inversion: FloatArray  # (2, rank, rank): scratch of `invert`.
-    # (most,) and (most / WIDTH, rank, WIDTH): members, the points whose role may differ from that
-    # at the base vertex: its basic points and every point that entered since, and their rows. The
-    # scan skips members.
+    # Members, the points whose role may differ from that at the base vertex: its basic points and
+    # every point that entered since. The scan skips them. (most,) and (most / WIDTH, rank, WIDTH):
+    # their positions and rows; (N_MEMBER, most): see `SIDE`.
     position: IntArray
     member_rows: FloatArray
-    # (N_MEMBER, most): members: `SIDE`, 0 for basic points and else the sign of the residual;
-    # `MULTIPLICITY`; `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
     member: FloatArray
-    # (n_blocks * BLOCK_ROWS, WIDTH): scan cache: of each block the signed residuals `AT_ANCHOR`
-    # and `AT_VERTEX`, and their rates. Members are infinite.
+    # Scan cache. (n_blocks * BLOCK_ROWS, WIDTH), (N_BOUNDS, n_superblocks * WIDTH),
+    # (N_GATES, n_superblocks), (N_VISITS, n_blocks) and (N_COUNTERS,): see `AT_ANCHOR`, `FLOOR`,
+    # `GATE`, `UPDATED_AT` and `STEP`.
     cache: FloatArray
-    # (N_BOUNDS, n_superblocks * WIDTH): scan cache: lower bounds of the residuals of each block at
-    # the anchor and at the vertex, and the rate at which they fall at most along the edge.
     bounds: FloatArray
-    # (N_GATES, n_superblocks): scan cache: how far from the anchor a path may be before a point of
-    # the superblock can cross; how far it may have `travelled`; and how far it had when `NEAR` was
-    # computed: since then it falls by the longest row of the block times the way.
     gates: FloatArray
-    travelled: FloatArray  # (1,): scan cache: length of the way since the `EPOCH` began.
-    # (N_VISITS, n_blocks): scan cache: residuals of a block at the vertex are valid if `UPDATED_AT`
-    # equals the `STEP`; those at the anchor if `READ_FOR` equals the `ANCHOR`; and floors if
-    # `BOUNDED_FOR` of the superblock does, so that paths from one anchor share them. `NEAR` of a
-    # superblock is valid if its `NEAR_FOR` equals the `EPOCH`. `BOUNDED` lists the superblocks
-    # whose bounds this step looked at, and `SCANNED` the blocks that it scanned.
     visits: IntArray
-    # (N_COUNTERS,): scan cache: `STEP` grows with every step, and `EPOCH` when the vertex or the
-    # members change in another way. `ANCHOR` is the number of the anchor, `ANCHOR_MEMBERS` the
-    # number of its members, and `N_ANCHORS` counts anchors.
     counters: IntArray
+    travelled: FloatArray  # (1,): length of the way since the `EPOCH` began.
 
 
 class PathResults(NamedTuple):
@@ -384,9 +355,9 @@ def allocate(scan: Scan) -> PathState:
         cache=np.empty((n_blocks * BLOCK_ROWS, WIDTH)),
         bounds=np.empty((N_BOUNDS, len(scan.spread))),
         gates=np.empty((N_GATES, len(scan.centres))),
-        travelled=np.zeros(1),
         visits=np.zeros((N_VISITS, n_blocks), np.int64),
         counters=np.zeros(N_COUNTERS, np.int64),
+        travelled=np.zeros(1),
     )
     state.counters[N_ANCHORS], state.counters[CAP] = BASE_ANCHOR, cap
     return state
@@ -419,31 +390,25 @@ def make_tour(rows: FloatArray, scale: FloatArray, stretch: int = STRETCH) -> To
         rows = rows @ scale
     order, chained = neighbour_order(rows), np.zeros(len(rows), np.int64)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    _order_stretches(rows, lengths, order, chained, np.empty(len(rows)), np.int64(stretch))
-    return Tour(order, chained)
+    tour = Tour(order, chained)
+    _order_stretches(rows, lengths, tour, np.int64(stretch))
+    return tour
 
 
 @entry()
-def _order_stretches(
-    rows: FloatArray,
-    lengths: FloatArray,
-    order: IntArray,
-    chained: IntArray,
-    steps: FloatArray,
-    stretch: int,
-) -> None:
-    """Order the rows of each stretch; `steps` are the distances from the row before."""
+def _order_stretches(rows: FloatArray, lengths: FloatArray, tour: Tour, stretch: int) -> None:
+    """Order the rows of each stretch, and say which start at the row before."""
+    order = tour.order
     for low in range(0, len(order), stretch):
         high = min(low + stretch, len(order))
         for position in range(low + 1, high):
-            nearest, steps[position] = position, np.inf
+            nearest, shortest = position, np.inf
             for candidate in range(position, high):
                 step = _distance(rows, order[position - 1], order[candidate])
-                if step < steps[position]:
-                    nearest, steps[position] = candidate, step
+                if step < shortest:
+                    nearest, shortest = candidate, step
             order[position], order[nearest] = order[nearest], order[position]
-        for position in range(low + 1, high):
-            chained[position] = steps[position] < lengths[order[position]]
+            tour.chained[position] = shortest < lengths[order[position]]
 
 
 @inner(fastmath=REASSOCIATE)
@@ -455,40 +420,29 @@ def _distance(rows: FloatArray, a: int, b: int) -> float:
     return float(np.sqrt(square))
 
 
-def follow_paths(
-    rows: FloatArray,
-    weights: FloatArray,
-    tour: Tour,
-    scan_order: ScanOrder,
-    results: PathResults,
-    state: PathState,
-) -> None:
-    """Store the results of the whitened rows of a tour, or of a stretch of one."""
-    # All arrays are new ones and writable, as the kernel is compiled for them.
-    _follow_paths(rows, weights, *tour, scan_order.base, scan_order.scan, *results, state)
-
-
 def compile_paths() -> None:
     """Compile the kernel, or load it from the cache, on a tour without points."""
     blocks, line, nobody = np.zeros((1, 1, WIDTH)), np.zeros(WIDTH), np.empty(0, np.int64)
     scan = Scan._make([blocks, blocks, *[line] * 9, 0.1, 0.0, 0.0])
-    rows, weights, base = np.empty((0, 1)), np.empty(0), np.zeros((4, WIDTH))
-    _follow_paths(rows, weights, nobody, nobody, base, scan, *blank_results(0), allocate(scan))
+    rows, weights, tour = np.empty((0, 1)), np.empty(0), Tour(nobody, nobody)
+    follow_paths(rows, weights, tour, np.zeros((4, WIDTH)), scan, blank_results(0), allocate(scan))
 
 
 @entry(by_helper=True)
-def _follow_paths(
+def follow_paths(
     rows: FloatArray,
     weights: FloatArray,
-    order: IntArray,
-    chained: IntArray,
+    tour: Tour,
     base: FloatArray,
     scan: Scan,
-    values: FloatArray,
-    status: NDArray[np.int8],
-    pivots: IntArray,
+    results: PathResults,
     state: PathState,
 ) -> None:
+    """Store the results of the whitened rows of a tour, or of a stretch of one.
+
+    All arrays are new ones and writable, as the kernel is compiled for them.
+    """
+    order, (values, status, pivots) = tour.order, results
     row, rank, cap = state.vectors[ROW], rows.shape[1], state.counters[CAP]
     members, since_refresh, since_anchor = ZERO, 0, 0
     for number in range(len(order)):
@@ -496,7 +450,7 @@ def _follow_paths(
         # A copy, because a view of the shared rows would change their reference count.
         for j in range(rank):
             row[j] = rows[i, j]
-        starts_at_base = chained[number] == 0 or members == 0
+        starts_at_base = tour.chained[number] == 0 or members == 0
         if not starts_at_base and since_refresh >= REFRESH:
             since_refresh = 0
             starts_at_base = not _refresh(members, scan, state)
@@ -664,23 +618,17 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
 
 
 @inner()
-def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
-    members: int, scan: Scan, state: PathState
-) -> tuple[float, int, int, int]:
+def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, int, int, int]:
     """First zero of a residual along the edge: step, entering point, what was bounded and scanned.
 
     The entering point is the number of a member, or the number of members plus a position. It is
     -1 if no residual reaches zero: the edge is a ray.
     """
-    vectors, cache, bounds, visits = state.vectors, state.cache, state.bounds, state.visits
-    floor, near, drop, near_for = bounds[FLOOR], bounds[NEAR], bounds[DROP], visits[NEAR_FOR]
+    vectors, cache, visits = state.vectors, state.cache, state.visits
+    floor, near, drop = state.bounds[FLOOR], state.bounds[NEAR], state.bounds[DROP]
     edge, from_base, from_anchor = vectors[EDGE], vectors[FROM_BASE], vectors[FROM_ANCHOR]
-    updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
-    group_key, counters, travelled = scan.group_key, state.counters, state.travelled[0]
-    gate, near_gate, near_since = state.gates[GATE], state.gates[NEAR_GATE], state.gates[NEAR_SINCE]
-    step, anchor, edge_square = counters[STEP], counters[ANCHOR], dot(edge, edge)
-    edge_length = RADIUS_SLACK * np.sqrt(edge_square)
-    tiny = EDGE_TOL * np.sqrt(edge_square)
+    edge_square = dot(edge, edge)
+    edge_length, tiny = DISTANCE_SLACK * np.sqrt(edge_square), EDGE_TOL * np.sqrt(edge_square)
     # Squared distances from base vertex and anchor are quadratic along the edge; their terms.
     base_square, base_along = dot(from_base, from_base), dot(from_base, edge)
     anchor_square, anchor_along = dot(from_anchor, from_anchor), dot(from_anchor, edge)
@@ -691,23 +639,10 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
     bounded, scanned = 0, 0
     for superblock in range(len(scan.centres)):
         # Group keys grow, so no later block can have a crossing either.
-        if group_key[superblock * WIDTH] > radius:
+        if scan.group_key[superblock * WIDTH] > radius:
             break
-        if bounded_for[superblock] != anchor:
-            bounded_for[superblock] = anchor
-            _bound_blocks(superblock, scan, state)
-        # The products of the whole superblock with the way are below all of its floors.
-        if reach < gate[superblock]:
+        if _is_far(superblock, reach, length * edge_length, scan, state):
             continue
-        # The same from the vertex, whose bounds fall as the path goes on.
-        if near_for[superblock] != counters[EPOCH]:
-            store(near, superblock, spread(-np.inf))
-        elif travelled + length * edge_length < near_gate[superblock]:
-            continue
-        else:
-            way = near_since[superblock] - travelled
-            fallen = fused(load(scan.longest, superblock), way, load(near, superblock))
-            store(near, superblock, fallen)
         visits[BOUNDED, bounded] = superblock
         bounded += 1
         with_way, with_edge = two_products(scan.centres, superblock, from_anchor, edge)
@@ -718,31 +653,22 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
         term = extent * edge_length
         fall = with_edge + term + (absolute(with_edge) + term) * FLOOR_SLACK
         store(drop, superblock, fall)
-        excluded = below(bound, load(floor, superblock)) | below(
-            radius, load(group_key, superblock)
-        )
+        excluded = below(bound, load(floor, superblock))
+        excluded |= below(radius, load(scan.group_key, superblock))
         candidates = ALL & ~(excluded | below(fall * length, load(near, superblock)))
         while candidates != 0:
             lane = lowest(candidates)
             candidates &= candidates - 1
             block = superblock * WIDTH + lane
-            if read_for[block] != anchor:
-                read_for[block] = anchor
+            if visits[READ_FOR, block] != state.counters[ANCHOR]:
                 _read_block(block, scan, state)
                 # The true minimum is at least the bound before it, so it may rule the block out.
                 if below(bound, load(floor, superblock)) >> lane & 1:
                     continue
-            # If the step before did not scan the block, its residuals are out of date.
-            first = block * BLOCK_ROWS
-            if updated_at[block] != step:
-                way, rate = two_products(scan.blocks, block, from_anchor, edge)
-                store(cache, first + AT_VERTEX, load(cache, first + AT_ANCHOR) - way)
-                _hide(block, counters[ANCHOR_MEMBERS], members, AT_VERTEX, state)
-            else:
-                rate = products(scan.blocks, block, edge)
-            store(cache, first + RATE, rate)
+            rate = _look_at_block(block, members, scan, state)
             visits[SCANNED, scanned] = block
             scanned += 1
+            first = block * BLOCK_ROWS
             crossings = below(tiny, rate) & below(load(cache, first + AT_VERTEX), rate * length)
             if crossings != 0:
                 length, lane = _nearest_crossing(crossings, length, first, cache)
@@ -753,6 +679,46 @@ def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
                 candidates &= ~below(bound, load(floor, superblock))
                 candidates &= ~below(fall * length, load(near, superblock))
     return length, entering, bounded, scanned
+
+
+@inner(inline="always")
+def _is_far(superblock: int, reach: float, way: float, scan: Scan, state: PathState) -> bool:
+    """Whether no point of a superblock crosses in a step; if not so, its bounds are up to date.
+
+    The step ends at most `reach` from the anchor, and is at most `way` long.
+    """
+    near, gates, visits = state.bounds[NEAR], state.gates, state.visits
+    travelled = state.travelled[0]
+    if visits[BOUNDED_FOR, superblock] != state.counters[ANCHOR]:
+        _bound_blocks(superblock, scan, state)
+    # The products of the whole superblock with the way are below all of its floors.
+    if reach < gates[GATE, superblock]:
+        return True
+    # The same from the vertex, whose bounds fall as the path goes on.
+    if visits[NEAR_FOR, superblock] != state.counters[EPOCH]:
+        store(near, superblock, spread(-np.inf))
+        return False
+    if travelled + way < gates[NEAR_GATE, superblock]:
+        return True
+    # Since `NEAR` was computed it falls by the longest row of the block times the way.
+    back = gates[NEAR_SINCE, superblock] - travelled
+    store(near, superblock, fused(load(scan.longest, superblock), back, load(near, superblock)))
+    return False
+
+
+@inner(inline="always")
+def _look_at_block(block: int, members: int, scan: Scan, state: PathState) -> Lanes:
+    """Store residuals of a block at the vertex, unless the step before did; return their rates."""
+    vectors, cache, counters = state.vectors, state.cache, state.counters
+    edge, first = vectors[EDGE], block * BLOCK_ROWS
+    if state.visits[UPDATED_AT, block] == counters[STEP]:
+        rate = products(scan.blocks, block, edge)
+    else:
+        way, rate = two_products(scan.blocks, block, vectors[FROM_ANCHOR], edge)
+        store(cache, first + AT_VERTEX, load(cache, first + AT_ANCHOR) - way)
+        _hide(block, counters[ANCHOR_MEMBERS], members, AT_VERTEX, state)
+    store(cache, first + RATE, rate)
+    return rate
 
 
 @inner(inline="always")
@@ -773,6 +739,7 @@ def _nearest_crossing(
 @inner(inline="always")
 def _bound_blocks(superblock: int, scan: Scan, state: PathState) -> None:
     """Bound the residuals of blocks at a new anchor from below, until a path reads them."""
+    state.visits[BOUNDED_FOR, superblock] = state.counters[ANCHOR]
     floor, shift = state.bounds[FLOOR], state.vectors[ANCHOR_SHIFT]
     product = products(scan.centres, superblock, shift)
     term = load(scan.spread, superblock) * np.sqrt(dot(shift, shift))
@@ -785,6 +752,7 @@ def _bound_blocks(superblock: int, scan: Scan, state: PathState) -> None:
 @inner(inline="always")
 def _read_block(block: int, scan: Scan, state: PathState) -> None:
     """Compute the residuals of a block at the anchor; their minimum replaces its bound."""
+    state.visits[READ_FOR, block] = state.counters[ANCHOR]
     floor, cache, row = state.bounds[FLOOR], state.cache, block * BLOCK_ROWS + AT_ANCHOR
     shift = products(scan.blocks, block, state.vectors[ANCHOR_SHIFT])
     store(cache, row, load(scan.distance, block) - shift)
@@ -808,7 +776,7 @@ def _after(square: float, along: float, edge_square: float, length: float) -> fl
         # Beyond all keys, but below the infinite keys of padding.
         return UNREACHED * UNREACHED
     return float(
-        RADIUS_SLACK * np.sqrt(max(square + length * (2.0 * along + length * edge_square), 0.0))
+        DISTANCE_SLACK * np.sqrt(max(square + length * (2.0 * along + length * edge_square), 0.0))
     )
 
 
@@ -854,7 +822,7 @@ def _advance(
     edge, travelled = vectors[EDGE], state.travelled
     state.counters[STEP] += 1
     step = state.counters[STEP]
-    travelled[0] += length * (RADIUS_SLACK * np.sqrt(dot(edge, edge)))
+    travelled[0] += length * (DISTANCE_SLACK * np.sqrt(dot(edge, edge)))
     add_multiple(vectors[FROM_BASE], length, edge)
     add_multiple(vectors[FROM_ANCHOR], length, edge)
     for block in range((members + WIDTH - 1) // WIDTH):
@@ -1009,186 +977,3 @@ def _refine(target: FloatArray, solution: FloatArray, state: PathState) -> float
     for k in range(width):
         store(solution, k, load(solution, k) + products(state.edges, k, gap))
     return worst
-
-
-# Extreme test points, whose path is too long or fails its check, are solved one by one.
-#
-# A very long row pulls the fit across thousands of points. One step of the descent passes many of
-# them at once, so it visits far fewer vertices than a path. It runs over an active set; the first
-# solution is rough, so the active set moves along with it.
-#
-# A solution over too few points would run away, because only active points resist the goal. So a
-# weighted sample of all points represents the fixed ones. A sampled point of weight w acts like w
-# points if it changes side, and like itself if it does not. At the centre of a round the slope is
-# therefore that of the whole problem, and if no fixed point has changed side the solution is exact.
-
-
-class WeightedSample(NamedTuple):
-    """Row numbers of points, and how many points each of them represents."""
-
-    points: IntArray
-    weights: FloatArray
-
-
-NO_SAMPLE = WeightedSample(np.empty(0, np.int64), np.empty(0))
-
-
-def choose_sample(
-    problem: Problem, scan_order: ScanOrder, count: int = SAMPLE_SIZE
-) -> WeightedSample:
-    """Draw a systematic sample along the scan order; the longest rows are all taken."""
-    order = scan_order.order
-    if count >= len(order):
-        return WeightedSample(np.arange(len(order)), np.ones(len(order)))
-    share = problem.norms[order] ** SAMPLE_POWER
-    chance = np.minimum(count * share / max(share.sum(), np.finfo(np.float64).tiny), 1.0)
-    passed = np.floor(np.cumsum(chance) + 0.5)
-    # Rounding of the cumulative sum may hide a step of one, so certain points are added.
-    chosen = (np.diff(passed, prepend=0.0) > 0.0) | (chance == 1.0)
-    return WeightedSample(order[chosen], 1.0 / chance[chosen])
-
-
-class Centre(NamedTuple):
-    """A vertex around which the active set of a round is chosen."""
-
-    basic_points: IntArray  # (rank,): row numbers.
-    # Row numbers of points that are on the other side than at the base vertex, or on their way
-    # there; and their distance from crossing, which is negative on the other side.
-    near: IntArray
-    gap: FloatArray
-    has_crossed: BoolArray  # (n,): which points are on the other side.
-    # (rank,): how much these points have reduced the nonbasic sum of the base vertex.
-    crossed_sum: FloatArray
-
-
-def fit_extreme(
-    problem: Problem, scan_order: ScanOrder, model_sample: WeightedSample, goal: FloatArray
-) -> tuple[int, Vertex | None, FloatArray]:
-    """Solve the problem with the linear term `goal`: status, vertex if `OPTIMAL`, and last edge.
-
-    If it is `UNBOUNDED` the objective falls without bound along that edge. Residuals of the vertex
-    are those of the points that took part at last.
-    """
-    data, alpha, base = problem_points(problem), problem.alpha, scan_order.vertex
-    n_points, sample = len(data.rows), model_sample
-    # No point has crossed yet, and the scan order lists the nearest points first.
-    near = scan_order.order[:FIRST_ACTIVE]
-    distance, nowhere = scan_order.scan.distance[: len(near)], np.zeros(n_points, np.bool_)
-    centre = Centre(base.basic_points, near, distance, nowhere, np.zeros(len(goal)))
-    size, last_wrong, pivots, missed = ACTIVE, n_points, 0, np.empty(0, np.int64)
-    for _ in range(MAX_ROUNDS):
-        # The descent starts at the basic points of the centre. Those of the base vertex have slopes
-        # between the bounds there, so they cannot be fixed on a side.
-        always = np.concatenate([centre.basic_points, base.basic_points, missed])
-        active = np.union1d(_nearest(centre, data.norms, size), always)
-        points, part, linear = _reduced(data, alpha, base, centre, active, sample)
-        start = np.searchsorted(active, centre.basic_points)
-        status, more, basic, edge = descend(part, goal + linear, alpha, start)
-        pivots += more
-        if status == OPTIMAL:
-            basic = np.sort(basic)
-            new = _centre_at(points[basic], scan_order, data.rows)
-            wrong = changed_outside(centre, new, active)
-            if len(wrong) == 0:
-                vertex = certify(part, alpha, basic, goal + linear, pivots)
-                return OPTIMAL, replace(vertex, basic_points=points[basic]), edge
-            # The number of wrong points should halve in each round; a larger active set helps.
-            if len(wrong) > last_wrong // 2:
-                size = int(GROWTH * size) + 1
-            # Points that come up again and again stay active; too many only say "not there yet".
-            missed = np.union1d(missed, wrong) if len(wrong) <= size else wrong[:0]
-            centre, last_wrong = new, len(wrong)
-            sample = model_sample if len(wrong) > FEW_WRONG else NO_SAMPLE
-        elif len(points) == n_points:
-            return status, None, edge
-        elif status == UNBOUNDED and _is_ray(data, alpha, goal + problem.linear, edge):
-            return UNBOUNDED, None, edge
-        elif sample is NO_SAMPLE:
-            sample = model_sample
-        else:
-            # Too few points resist the goal.
-            size_of_sample = int(BIG_GROWTH) * max(len(points), SAMPLE_SIZE)
-            sample = choose_sample(problem, scan_order, size_of_sample)
-    return CAPPED, None, edge
-
-
-def _nearest(centre: Centre, norms: FloatArray, size: int) -> IntArray:
-    """The `size` points nearest to the centre."""
-    if size >= len(norms):
-        return np.arange(len(norms))
-    if size >= len(centre.near):
-        return centre.near
-    distance = np.abs(centre.gap) / norms[centre.near]
-    return centre.near[np.argpartition(distance, size)[:size]]
-
-
-def _reduced(
-    data: PointSet,
-    alpha: float,
-    base: Vertex,
-    centre: Centre,
-    active: IntArray,
-    sample: WeightedSample,
-) -> tuple[IntArray, PointSet, FloatArray]:
-    """Active points and then sampled ones: row numbers, points, and linear term of all others."""
-    outside = ~np.isin(sample.points, active, assume_unique=True)
-    points = np.concatenate([active, sample.points[outside]])
-    weights = np.concatenate([np.ones(len(active)), sample.weights[outside]])
-    part = data.take(points)
-    # A sampled point acts like all the points that it represents.
-    part = part._replace(multiplicities=read_only(part.multiplicities * weights))
-    is_above = (base.residuals[points] > 0.0) != centre.has_crossed[points]
-    slopes = loss_slopes(part.multiplicities, is_above, alpha)
-    slopes[np.isin(points, base.basic_points)] = 0.0
-    # The sum of slopes over all points at the centre is that of the base vertex less the changes:
-    # its cost does not grow with their number. The slopes of sampled points are part of it, so
-    # subtracting them leaves the slope at the centre unchanged, whatever their weights are.
-    linear = base.nonbasic_sum - centre.crossed_sum - compensated_sum(part.rows, slopes)
-    return points, part, np.asarray(linear)
-
-
-def _centre_at(basic: IntArray, scan_order: ScanOrder, rows: FloatArray) -> Centre:
-    """Find the points that the vertex of `basic` has put on the other side, or nearly so."""
-    scan, order = scan_order.scan, scan_order.order
-    shift = np.linalg.solve(rows[basic], scan_order.vertex.residuals[basic])
-    # Keys grow from group to group, so all points after these are too far away.
-    radius = np.linalg.norm(shift) / NEAR_SHARE
-    n_blocks = int(np.searchsorted(scan.group_key[: len(scan.blocks)], radius, side="right"))
-    gone = np.matmul(shift, scan.blocks[:n_blocks]).reshape(-1)
-    distance = scan.distance[: len(gone)]
-    positions = np.flatnonzero(distance * NEAR_SHARE < gone)
-    near, gap = order[positions], distance[positions] - gone[positions]
-    crossed = positions[gap < 0.0]
-    has_crossed = np.zeros(len(order), np.bool_)
-    has_crossed[order[crossed]] = True
-    changes = scan.side[crossed] * scan.multiplicities[crossed]
-    return Centre(basic, near, gap, has_crossed, compensated_sum(rows[order[crossed]], changes))
-
-
-def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
-    """Points outside the active set that changed side, or are basic now, as sampled points can."""
-    is_wrong = centre.has_crossed != new.has_crossed
-    is_wrong[new.basic_points] = True
-    is_wrong[active] = False
-    return np.flatnonzero(is_wrong)
-
-
-def _is_ray(data: PointSet, alpha: float, goal: FloatArray, edge: FloatArray) -> bool:
-    """Whether the loss of all points grows less than the goal along an edge: no dual is feasible.
-
-    A ray over few points may be stopped by others. Far along it no residual changes its sign: a
-    point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above.
-    """
-    # No matrix product: its threads would compete with those that solve the rows.
-    speed = np.einsum("ij,j->i", data.rows, edge)
-    loss = np.sum(data.multiplicities * np.maximum(alpha * speed, (alpha - 1.0) * speed))
-    return bool(goal @ edge > (1.0 + RAY_TOL) * loss)
-
-
-def solve_as_program(problem: Problem, row: FloatArray, weight: float) -> float | None:
-    """Threshold of a test row in units of the score scale, by HiGHS, or None if that fails, too."""
-    if len(problem.rows) > PROGRAM_SIZE:
-        return None
-    scores, alpha = problem.scores / problem.score_scale, problem.alpha
-    multiplicities, linear = problem.multiplicities, problem.linear
-    return solve_face(problem.rows, scores, multiplicities, alpha, row, weight, linear)

@@ -190,6 +190,7 @@ class Problem:
     exponent: int
     has_constants: bool  # Whether the function class contains constants.
     values: FloatArray  # (n,): scores over ``2 ** exponent`` as they came.
+    resolution: float  # Scores closer than this share of the score scale were made equal.
     centre: float  # What was taken from `scores` to centre them.
     whitening: Whitening  # The map that made `rows`.
 
@@ -234,6 +235,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
         exponent=exponent,
         has_constants=has_constants,
         values=values,
+        resolution=0.0,
         centre=centre,
         whitening=whitening,
     )
@@ -274,6 +276,7 @@ def coarsen(
     return replace(
         problem,
         scores=merged,
+        resolution=resolution,
         centred_scores=merged - centre,
         perturbations=largest[group] * ((bits + 0.5) * 2.0**-53),
     )
@@ -359,6 +362,11 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
     out = np.full(len(norms), np.inf)
     np.divide(np.abs(residuals), norms, out=out, where=norms > SHORTEST)
     return out
+
+
+def smallest(keys: FloatArray, count: int) -> IntArray:
+    """Numbers of the `count` smallest keys, in any order; of all where they are fewer."""
+    return np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
 
 
 def _distinct(scores: FloatArray) -> tuple[FloatArray, IntArray]:

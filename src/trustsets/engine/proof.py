@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.extreme import fit_extreme
 from trustsets.engine.fit import ROUNDING, UNBOUNDED, Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
@@ -96,7 +97,8 @@ def prove_threshold(
         ray = np.copysign(1.0, asked) * _unseen_direction(problem.whitening, phi[0])
     else:
         row = problem.whitening.apply(phi)[0]
-        outcome, vertex, edge = model._fit_extreme(row, asked)
+        start, sample = model._scan_order, model._sample
+        outcome, vertex, edge = fit_extreme(problem, start, sample, row, asked)
         if np.isfinite(value) and vertex is not None:
             return _prove_finite(problem, value, below, below * row, vertex)
         if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
