@@ -170,6 +170,9 @@ def arrays(value: Any) -> Iterator[np.ndarray]:
     elif is_dataclass(value):
         for field in fields(value):
             yield from arrays(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from arrays(part)
 
 
 def answers(model: QuantileModel, tests: np.ndarray) -> list[np.ndarray]:

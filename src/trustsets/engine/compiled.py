@@ -177,10 +177,8 @@ event.register("numba:compile", _announcer)
 
 def stop_announcing() -> None:
     """Write no notice from now on: it was written already, or the caller writes its own."""
-    try:
+    with suppress(ValueError):  # unregistered before
         event.unregister("numba:compile", _announcer)
-    except ValueError:  # unregistered before
-        return
 
 
 def start_helper() -> None:
@@ -190,18 +188,15 @@ def start_helper() -> None:
     if not is_python or available_cores() < 2 or _announcer.notice is _NO_CACHE:
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        helper = subprocess.Popen(
+    with suppress(OSError):
+        _announcer.helper = subprocess.Popen(
             [sys.executable, "-c", _HELPER],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    except OSError:
-        return
-    atexit.register(_stop, helper)
-    _announcer.helper = helper
+        atexit.register(_stop, _announcer.helper)
 
 
 def _stop(helper: "subprocess.Popen[bytes]") -> None:

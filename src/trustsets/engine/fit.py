@@ -295,10 +295,7 @@ def _weighted_select(
     """
     low, high, passed, after = ZERO, count, 0.0, -1
     while low < high:
-        a, b, c = step[low], step[(low + high) // 2], step[high - 1]
-        # The median of three is a good pivot value for sorted and for random steps.
-        pivot = max(min(a, b), min(max(a, b), c))
-        less, more = three_way(step, drop, index, low, high, pivot)
+        less, more = three_way(step, drop, index, low, high)
         below = passed
         for i in range(low, less):
             below += drop[i]
@@ -545,10 +542,8 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
     is_list = start.ndim == 1 and (start.dtype.kind in "iu" or start.size == 0)
     numbers = np.unique(start) if is_list else np.empty(0, np.int64)
     basic = np.flatnonzero(np.isin(problem.first, numbers))
-    if is_list and len(basic) == len(numbers) == rank:
-        values = np.linalg.svd(problem.rows[basic], compute_uv=False)
-        if values.min(initial=np.inf) > INDEPENDENT_TOL * values.max(initial=0.0):
-            return basic
+    if is_list and len(basic) == len(numbers) == rank == _row_rank(problem.rows[basic]):
+        return basic
     raise InputError(
         f"start must hold {rank} different row numbers of phi_calib whose rows are independent, "
         f"got {start!r}; pass the `basic_points` of a model fitted on the same data, or None."
@@ -583,10 +578,9 @@ def _sample(rows: FloatArray, size: int) -> IntArray:
 
 def _independent_rows(rows: FloatArray) -> IntArray:
     """Numbers of `rank` independent rows that a pivoted QR makes well conditioned."""
-    return pivoted_triangle(rows.T)[1][: rows.shape[1]]
+    return pivoted_triangle(rows.T, INDEPENDENT_TOL)[1][: rows.shape[1]]
 
 
 def _row_rank(rows: FloatArray) -> int:
     """How many rows are independent, by a pivoted QR of the transpose."""
-    diagonal = np.abs(np.diagonal(pivoted_triangle(rows.T)[0]))
-    return int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
+    return pivoted_triangle(rows.T, INDEPENDENT_TOL)[2]

@@ -299,10 +299,12 @@ def _threshold(
 
 @inner()
 def three_way(
-    key: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int, pivot: float
+    key: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int
 ) -> tuple[int, int]:
-    """Reorder [low, high) into keys below, equal to and above `pivot`; the two borders."""
-    i = low
+    """Reorder [low, high) into keys below, equal to and above one of them; the two borders."""
+    a, b, c = key[low], key[(low + high) // 2], key[high - 1]
+    # The median of three is a good pivot value for sorted and for random keys.
+    pivot, i = max(min(a, b), min(max(a, b), c)), low
     while i < high:
         if key[i] < pivot:
             _swap_entries(key, weight, index, i, low)

@@ -83,11 +83,11 @@ class QuantileModel:
 
     def __post_init__(self) -> None:
         """Forbid changes of all learned arrays: predictors and threads share them."""
-        for part in (self._problem, self._problem.whitening, self._vertex):
-            for field in fields(part):
-                value = getattr(part, field.name)
-                if isinstance(value, np.ndarray):
-                    value.flags.writeable = False
+        parts = (self._problem, self._vertex)
+        values = [getattr(part, field.name) for part in parts for field in fields(part)]
+        for value in (*values, *self._problem.whitening):
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Store the fields alone: the scan order takes several times the memory of the fit."""

@@ -57,7 +57,7 @@ from trustsets.engine.lanes import (
     spread,
     store,
 )
-from trustsets.engine.problem import Problem, neighbour_order, scan_keys
+from trustsets.engine.problem import Problem, neighbour_order, scan_keys, smallest
 from trustsets.status import Status
 
 # Blocks of the first group, which stays in the order of keys; groups double after it.
@@ -214,8 +214,8 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     blocks = np.zeros((n_blocks, rank, WIDTH))
     centre, spread = np.zeros((padded(n_blocks), rank)), np.zeros(padded(n_blocks))
     least_distance = np.full(len(spread), np.inf)
-    rows = read_only(problem.rows)
-    _fill_blocks(rows, side, order, distance, blocks, centre, spread, least_distance)
+    least_distance[:n_blocks] = distance.reshape(-1, WIDTH).min(axis=1)
+    _fill_blocks(read_only(problem.rows), side, order, blocks, centre, spread)
     longest = DISTANCE_SLACK * (np.sqrt(np.einsum("ij,ij->i", centre, centre)) + spread)
     # No eta in the box balances a goal that is longer than this.
     reach = max(problem.alpha, 1.0 - problem.alpha) * (problem.norms @ problem.multiplicities)
@@ -266,13 +266,11 @@ def _fill_blocks(
     rows: FloatArray,
     side: FloatArray,
     order: IntArray,
-    distance: FloatArray,
     blocks: FloatArray,
     centre: FloatArray,
     spread: FloatArray,
-    least_distance: FloatArray,
 ) -> None:
-    """Store the rows of each block, their centre and spread, and the least residual."""
+    """Store the rows of each block, their centre, and the spread of those that are scanned."""
     rank = rows.shape[1]
     for i in range(len(order)):
         block, lane, point = i // WIDTH, i % WIDTH, order[i]
@@ -280,14 +278,13 @@ def _fill_blocks(
             value = side[point] * rows[point, j]
             blocks[block, j, lane] = value
             centre[block, j] += value / WIDTH
-    for i in range(len(order)):
+    # The basic points come first.
+    for i in range(rank, len(order)):
         block, lane, square = i // WIDTH, i % WIDTH, 0.0
-        if distance[i] < np.inf:
-            for j in range(rank):
-                gap = blocks[block, j, lane] - centre[block, j]
-                square += gap * gap
-            spread[block] = max(spread[block], DISTANCE_SLACK * np.sqrt(square))
-            least_distance[block] = min(least_distance[block], distance[i])
+        for j in range(rank):
+            gap = blocks[block, j, lane] - centre[block, j]
+            square += gap * gap
+        spread[block] = max(spread[block], DISTANCE_SLACK * np.sqrt(square))
 
 
 class PathState(NamedTuple):
@@ -370,9 +367,8 @@ def tour_scale(problem: Problem, vertex: Vertex) -> FloatArray:
     near it, and so crosses points in proportion to ``sqrt(g' H^-1 g)``.
     """
     rank = len(vertex.basic_points)
-    count = min(NEAR_POINTS * rank, len(problem.rows))
-    key = scan_keys(vertex.residuals, problem.norms)
-    near = problem.rows[np.argpartition(key, count - 1)[:count]]
+    keys = scan_keys(vertex.residuals, problem.norms)
+    near = problem.rows[smallest(keys, NEAR_POINTS * rank)]
     # In coordinates of the basic rows, which are near the fit, H is at least the identity.
     coordinates = np.vstack([np.eye(rank), near @ vertex.inverse.T])
     with one_blas_thread:

@@ -8,12 +8,12 @@ docs/engine.md).
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._arrays import to_numpy
+from trustsets._arrays import objects_as_floats, to_numpy
 from trustsets._draws import number_hashes
 from trustsets.engine.compiled import FloatArray, IntArray, entry, inner, read_only
 from trustsets.engine.kernels import add_product, compensated_sum, three_way
@@ -38,8 +38,7 @@ SAMPLED = 64  # Points that decide along which coordinate a part of the points i
 DEPTH: Any = np.int64(64)  # More halvings than any number of points can need.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Whitening:
+class Whitening(NamedTuple):
     """The linear map from basis rows to whitened rows, ``q = D^-1 phi_I T``.
 
     `D` holds powers of two (scaling is exact), `I` the `rank` independent columns and `T` the
@@ -70,11 +69,7 @@ class Whitening:
         `phi` cannot be written to: numba would compile the kernel for writable rows, too.
         """
         rows, gaps = np.empty((len(phi), len(self.independent))), np.zeros(len(phi))
-        scratch = np.empty((2, rows.shape[1]))
-        _whiten_rows(
-            phi, self.scale, self.independent, self.dependent, self.transform,
-            self.relation, rows, gaps, *scratch,
-        )  # fmt: skip
+        _whiten_rows(phi, self, rows, gaps, np.empty((2, rows.shape[1])))
         return rows, gaps
 
 
@@ -84,9 +79,7 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
     # The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
     triangle = np.asarray(np.linalg.qr(phi * scale, mode="r"))
-    pivoted, order = pivoted_triangle(triangle)
-    diagonal = np.abs(np.diagonal(pivoted))
-    rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
+    pivoted, order, rank = pivoted_triangle(triangle, RANK_TOL)
     block = pivoted[:rank, :rank]
     transform = _solve_upper(block, np.eye(rank)) * np.sqrt(len(phi))
     whitening = Whitening(
@@ -98,17 +91,19 @@ def fit_whitening(phi: FloatArray) -> tuple[Whitening, FloatArray]:
         seen=0.0,
     )
     rows, gaps = whitening.apply_and_compare(read_only(phi))
-    return replace(whitening, seen=float(gaps.max(initial=0.0))), rows
+    return whitening._replace(seen=float(gaps.max(initial=0.0))), rows
 
 
-def pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
-    """R factor with column pivoting, and the order of the columns."""
+def pivoted_triangle(matrix: FloatArray, tol: float) -> tuple[FloatArray, IntArray, int]:
+    """R factor with column pivoting, the order of the columns, and how many are independent."""
     if matrix.size == 0:
-        return np.zeros((0, 0)), np.empty(0, np.int64)
+        return np.zeros((0, 0)), np.empty(0, np.int64), 0
     from scipy.linalg import qr
 
     triangle, order = qr(matrix, mode="r", pivoting=True, check_finite=False)
-    return np.asarray(triangle, dtype=np.float64), np.asarray(order, dtype=np.int64)
+    diagonal = np.abs(np.diagonal(triangle))
+    rank = int(np.sum(diagonal > tol * diagonal.max()))
+    return np.asarray(triangle, dtype=np.float64), np.asarray(order, dtype=np.int64), rank
 
 
 def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
@@ -123,18 +118,11 @@ def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
 
 @entry()
 def _whiten_rows(
-    phi: FloatArray,
-    scale: FloatArray,
-    independent: IntArray,
-    dependent: IntArray,
-    transform: FloatArray,
-    relation: FloatArray,
-    rows: FloatArray,
-    gaps: FloatArray,
-    total: FloatArray,
-    low: FloatArray,
+    phi: FloatArray, whitening: Whitening, rows: FloatArray, gaps: FloatArray, sums: FloatArray
 ) -> None:
     """Whiten rows, correct to the last bits in any batch, and compare their dependent columns."""
+    scale, independent, dependent, transform, relation, _ = whitening
+    total, low = sums[0], sums[1]
     for i in range(len(phi)):
         for k in range(len(low)):
             total[k] = low[k] = 0.0
@@ -285,23 +273,18 @@ def coarsen(
 def neighbour_order(rows: FloatArray) -> IntArray:
     """Order rows so that every `WIDTH` consecutive ones are neighbours."""
     order, values = np.arange(len(rows)), np.empty((2, len(rows)))
-    waiting, sums = np.zeros((2, DEPTH), np.int64), np.empty((2, rows.shape[1]))
-    _halve(read_only(rows), order, *values, *waiting, sums)
+    parts, sums = np.zeros((2, DEPTH), np.int64), np.empty((2, rows.shape[1]))
+    _halve(read_only(rows), order, values, parts, sums)
     return order
 
 
 @entry()
 def _halve(
-    rows: FloatArray,
-    order: IntArray,
-    values: FloatArray,
-    spare: FloatArray,
-    lows: IntArray,
-    highs: IntArray,
-    sums: FloatArray,
+    rows: FloatArray, order: IntArray, values: FloatArray, parts: IntArray, sums: FloatArray
 ) -> None:
     """Halve the rows repeatedly along the coordinate of largest variance, as in a k-d tree."""
-    # A stack of the parts that are still to be halved; it holds at most one of every size.
+    # `parts` is a stack of those that are still to be halved; it holds at most one of every size.
+    lows, highs = parts[0], parts[1]
     lows[0], highs[0], waiting = 0, len(order), 1
     while waiting > 0:
         waiting -= 1
@@ -311,9 +294,9 @@ def _halve(
             continue
         column = _widest(rows, order, low, high, sums)
         for i in range(low, high):
-            values[i] = rows[order[i], column]
+            values[0, i] = rows[order[i], column]
         middle = low + (n_blocks // 2) * WIDTH
-        _part_at(values, spare, order, low, high, middle)
+        _part_at(values, order, low, high, middle)
         lows[waiting], highs[waiting] = low, middle
         lows[waiting + 1], highs[waiting + 1] = middle, high
         waiting += 2
@@ -342,13 +325,11 @@ def _widest(rows: FloatArray, order: IntArray, low: int, high: int, sums: FloatA
 
 
 @inner()
-def _part_at(
-    values: FloatArray, spare: FloatArray, order: IntArray, low: int, high: int, middle: int
-) -> None:
-    """Put the smallest values of [low, high) before `middle` (quickselect)."""
+def _part_at(values: FloatArray, order: IntArray, low: int, high: int, middle: int) -> None:
+    """Put the smallest of ``values[0]`` in [low, high) before `middle` (quickselect)."""
+    key, spare = values[0], values[1]
     while high - low > 1:
-        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
-        less, more = three_way(values, spare, order, low, high, max(min(a, b), min(max(a, b), c)))
+        less, more = three_way(key, spare, order, low, high)
         if middle < less:
             high = less
         elif middle >= more:
@@ -516,15 +497,12 @@ def read_points(points: ArrayLike | None, count: int) -> IntArray:
 
 def _as_floats(values: ArrayLike, name: str) -> FloatArray:
     """Return finite real numbers as float64; raise InputError on anything else."""
-    try:
-        array = np.asarray(values)
-        numbers = np.asarray(array, dtype=np.float64) if array.dtype.kind in "fiubO" else None
-    except (TypeError, ValueError):  # lists of different lengths, or objects that are no numbers
-        numbers = None
-    if numbers is None:
+    array = objects_as_floats(to_numpy(values, name))
+    if array.dtype.kind not in "fiub":
         raise InputError(
             f"{name} must hold real numbers, got {type(values).__name__}; pass an array of floats."
         )
+    numbers = np.asarray(array, dtype=np.float64)
     if not np.isfinite(numbers).all():
         first = np.argwhere(~np.isfinite(numbers))[0].tolist()
         index = f" at index {first}" if first else ""
