@@ -218,6 +218,5 @@ def solve_as_program(problem: Problem, row: FloatArray, weight: float) -> float 
     """Threshold of a test row in units of the score scale, by HiGHS, or None if that fails, too."""
     if len(problem.rows) > PROGRAM_SIZE:
         return None
-    scores, alpha = problem.scores / problem.score_scale, problem.alpha
-    multiplicities, linear = problem.multiplicities, problem.linear
-    return solve_face(problem.rows, scores, multiplicities, alpha, row, weight, linear)
+    scores, copies = problem.scores / problem.score_scale, problem.multiplicities
+    return solve_face(problem.rows, scores, problem.alpha, row, weight, copies, problem.linear)

@@ -440,6 +440,7 @@ class Vertex:
     # (rank,): sum of ``eta_i Q_i`` over nonbasic points, and the linear term of the problem.
     nonbasic_sum: FloatArray
     eta: FloatArray  # (rank,): dual values of the basic points.
+    room: float  # From them to the nearest bound of a box; negative where one is outside of it.
     certificate: Certificate
 
 
@@ -458,13 +459,14 @@ def certify(
     eta = -inverse @ total
     # One step of refinement removes the error of the inverse.
     eta -= inverse @ (basic_rows.T @ eta + total)
+    room = float(np.minimum(high - eta, eta - low).min(initial=np.inf))
     certificate = Certificate(
-        dual_violation=float(np.maximum(eta - high, low - eta).max(initial=0.0)),
+        dual_violation=max(-room, 0.0),
         sign_violation=basic_residual / data.score_scale,
         equality_residual=float(np.abs(basic_rows.T @ eta + total).max(initial=0.0)),
         pivots=pivots,
     )
-    return Vertex(basic, inverse, residuals, total, eta, certificate)
+    return Vertex(basic, inverse, residuals, total, eta, room, certificate)
 
 
 def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:

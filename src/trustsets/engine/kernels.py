@@ -94,7 +94,9 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
 
 
 @inner()
-def invert(matrix: FloatArray, inverse: FloatArray) -> bool:
+def invert(  # noqa: PLR0912 - the elimination reads from top to bottom
+    matrix: FloatArray, inverse: FloatArray
+) -> bool:
     """Store the transposed inverse of a matrix in `inverse`, or NaN and return false.
 
     Gauss-Jordan elimination with partial pivoting, which leaves the unit matrix in `matrix`. It is
@@ -105,6 +107,7 @@ def invert(matrix: FloatArray, inverse: FloatArray) -> bool:
     for k in range(rank):
         for j in range(rank):
             inverse[k, j] = 1.0 if k == j else 0.0
+    # Bring the row with the largest entry to position j, scale it and clear the rest of column j.
     for j in range(rank):
         best = j
         for k in range(j + 1, rank):
@@ -115,27 +118,21 @@ def invert(matrix: FloatArray, inverse: FloatArray) -> bool:
                 for i in range(rank):
                     inverse[k, i] = np.nan
             return False
-        _eliminate(matrix, inverse, j, best)
+        reciprocal = 1.0 / matrix[best, j]
+        for i in range(rank):
+            left, right = matrix[best, i] * reciprocal, inverse[best, i] * reciprocal
+            matrix[best, i], inverse[best, i] = matrix[j, i], inverse[j, i]
+            matrix[j, i], inverse[j, i] = left, right
+        for k in range(rank):
+            factor = matrix[k, j]
+            if k != j and factor != 0.0:
+                for i in range(rank):
+                    matrix[k, i] -= factor * matrix[j, i]
+                    inverse[k, i] -= factor * inverse[j, i]
     for k in range(rank):
         for j in range(k):
             inverse[k, j], inverse[j, k] = inverse[j, k], inverse[k, j]
     return True
-
-
-@inner(inline="always")
-def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
-    """Bring row `best` to position j, scale it and clear column j of all other rows."""
-    rank, reciprocal = len(left), 1.0 / left[best, j]
-    for i in range(rank):
-        above, beside = left[best, i] * reciprocal, right[best, i] * reciprocal
-        left[best, i], right[best, i] = left[j, i], right[j, i]
-        left[j, i], right[j, i] = above, beside
-    for k in range(rank):
-        factor = left[k, j]
-        if k != j and factor != 0.0:
-            for i in range(rank):
-                left[k, i] -= factor * left[j, i]
-                right[k, i] -= factor * right[j, i]
 
 
 @inner()
@@ -200,21 +197,6 @@ def compensated_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     total, lost = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     _add_rows(read_only(rows), read_only(weights), total, lost)
     return total + lost
-
-
-@inner()
-def add_product(
-    x: float, rows: FloatArray, i: int, first: int, total: FloatArray, low: FloatArray
-) -> None:
-    """Add `x * rows[i]` to the double-double sums `total + low`, from column `first` on.
-
-    The error of each product and of each sum is computed exactly and kept in `low`. Written over
-    columns, so that it vectorises.
-    """
-    for k in range(first, len(total)):
-        product, error = two_product(x, rows[i, k])
-        total[k], lost = two_sum(total[k], product)
-        low[k] += lost + error
 
 
 @inner()

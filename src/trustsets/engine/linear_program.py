@@ -46,8 +46,7 @@ def solve_linear_program(
     >>> solve_linear_program(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
     inf
     """
-    multiplicities, linear = np.ones(len(rows)), np.zeros(len(row))
-    value = solve_face(rows, scores, multiplicities, alpha, row, weight, linear)
+    value = solve_face(rows, scores, alpha, row, weight)
     if value is None:
         raise TrustSetsError(
             "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
@@ -58,11 +57,11 @@ def solve_linear_program(
 def solve_face(
     rows: FloatArray,
     scores: FloatArray,
-    multiplicities: FloatArray,
     alpha: float | FloatArray,
     row: FloatArray,
     weight: float,
-    linear: FloatArray,
+    multiplicities: float | FloatArray = 1.0,
+    linear: float | FloatArray = 0.0,
 ) -> float | None:
     """Threshold as in `solve_linear_program`; -inf if it is unbounded, None if HiGHS fails."""
     low, high = -alpha * multiplicities, (1.0 - alpha) * multiplicities

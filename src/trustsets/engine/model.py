@@ -434,11 +434,8 @@ def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileMode
 def refit(problem: Problem, start: IntArray) -> QuantileModel:
     """Fit from the basic points of another alpha, where that finds the only optimal vertex."""
     vertex = refit_vertex(problem, start)
-    multiplicities = problem.multiplicities[vertex.basic_points]
-    low, high = -problem.alpha * multiplicities, (1.0 - problem.alpha) * multiplicities
     # No other vertex is optimal where all dual values lie clearly inside their box.
-    inside = np.minimum(vertex.eta - low, high - vertex.eta).min(initial=np.inf)
-    if vertex.certificate.holds and inside > UNIQUE_TOL:
+    if vertex.certificate.holds and vertex.room > UNIQUE_TOL:
         return QuantileModel(problem, vertex)
     return fit_problem(problem)
 

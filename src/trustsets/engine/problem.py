@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from trustsets._arrays import objects_as_floats, to_numpy
 from trustsets._draws import number_hashes
 from trustsets.engine.compiled import FloatArray, IntArray, entry, inner, read_only
-from trustsets.engine.kernels import add_product, compensated_sum, three_way
+from trustsets.engine.kernels import compensated_sum, three_way, two_product, two_sum
 from trustsets.engine.lanes import WIDTH
 from trustsets.errors import InputError
 
@@ -127,8 +127,12 @@ def _whiten_rows(
         for k in range(len(low)):
             total[k] = low[k] = 0.0
         for j in range(len(independent)):
-            column = independent[j]
-            add_product(phi[i, column] * scale[column], transform, j, j, total, low)
+            value = phi[i, independent[j]] * scale[independent[j]]
+            # The error of each product and of each sum is computed exactly and kept in `low`.
+            for k in range(j, len(low)):
+                product, error = two_product(value, transform[j, k])
+                total[k], lost = two_sum(total[k], product)
+                low[k] += lost + error
         for k in range(len(low)):
             rows[i, k] = total[k] + low[k]
         for k in range(len(dependent)):
