@@ -40,8 +40,6 @@ _NO_CACHE = (
     "trustsets: compiling numerical kernels, in every process anew (about 20 seconds), because no "
     "cache folder is writable; set NUMBA_CACHE_DIR to a folder that is."
 )
-
-
 _HELPER = (
     "from trustsets.engine import compiled, path; compiled.stop_announcing(); path.compile_paths()"
 )

@@ -35,7 +35,7 @@ from trustsets.engine.fit import (
 )
 from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.linear_program import solve_face
-from trustsets.engine.path import WEIGHT_TOL, ScanOrder
+from trustsets.engine.path import ScanOrder
 from trustsets.engine.problem import Problem, scan_keys, smallest
 
 # Points in the active set of the first round, and of those after it.
@@ -90,21 +90,15 @@ class Centre(NamedTuple):
 
 
 def fit_extreme(
-    problem: Problem,
-    scan_order: ScanOrder,
-    model_sample: WeightedSample,
-    row: FloatArray,
-    weight: float,
+    problem: Problem, scan_order: ScanOrder, model_sample: WeightedSample, goal: FloatArray
 ) -> tuple[int, Vertex | None, FloatArray]:
-    """Solve the problem of one whitened row: status, vertex if `OPTIMAL`, and last edge.
+    """Solve the problem with the linear term `goal`: status, vertex if `OPTIMAL`, and last edge.
 
     If it is `UNBOUNDED` the objective falls without bound along that edge. Residuals of the vertex
     are those of the points that took part at last.
     """
     data, alpha, base = problem_points(problem), problem.alpha, scan_order.vertex
     n_points, sample = len(data.rows), model_sample
-    # As on a path: just below the weight the optimum is the smallest one at the weight.
-    goal = (weight - WEIGHT_TOL) * row
     # No point has crossed yet, and the scan order lists the nearest points first.
     near = scan_order.order[:FIRST_ACTIVE]
     distance, nowhere = scan_order.scan.distance[: len(near)], np.zeros(n_points, np.bool_)
@@ -117,7 +111,7 @@ def fit_extreme(
         keys = scan_keys(centre.gap, data.norms[centre.near])
         near = centre.near[smallest(keys, size)] if size < n_points else np.arange(n_points)
         active = np.union1d(near, always)
-        points, part, linear = _reduced(data, alpha, base, centre, active, sample)
+        points, part, linear = _reduced(problem, base, centre, active, sample)
         start = np.searchsorted(active, centre.basic_points)
         status, more, basic, edge = descend(part, goal + linear, alpha, start)
         pivots += more
@@ -152,22 +146,17 @@ def fit_extreme(
 
 
 def _reduced(
-    data: PointSet,
-    alpha: float,
-    base: Vertex,
-    centre: Centre,
-    active: IntArray,
-    sample: WeightedSample,
+    problem: Problem, base: Vertex, centre: Centre, active: IntArray, sample: WeightedSample
 ) -> tuple[IntArray, PointSet, FloatArray]:
     """Active points and then sampled ones: row numbers, points, and linear term of all others."""
     outside = ~np.isin(sample.points, active, assume_unique=True)
     points = np.concatenate([active, sample.points[outside]])
     weights = np.concatenate([np.ones(len(active)), sample.weights[outside]])
-    part = data.take(points)
+    part = problem_points(problem).take(points)
     # A sampled point acts like all the points that it represents.
     part = part._replace(multiplicities=read_only(part.multiplicities * weights))
     is_above = (base.residuals[points] > 0.0) != centre.has_crossed[points]
-    slopes = loss_slopes(part.multiplicities, is_above, alpha)
+    slopes = loss_slopes(part.multiplicities, is_above, problem.alpha)
     slopes[np.isin(points, base.basic_points)] = 0.0
     # The sum of slopes over all points at the centre is that of the base vertex less the changes:
     # its cost does not grow with their number. The slopes of sampled points are part of it, so

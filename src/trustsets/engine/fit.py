@@ -5,7 +5,7 @@ multiplicity of point i. Three parts work together:
 
 - the *descent* goes from vertex to vertex down the steepest edge (`descend`);
 - the *active set* reduces a large problem to few of its points and checks the solution against all
-  of them (`_solve`); extreme test points are solved in a like way (`fit_extreme`);
+  of them (`_solve`); `extreme` solves test points in a like way;
 - the *certificate* proves the vertex at the end optimal (`certify`).
 
 The vector `linear` contains the goal of a test point, where there is one, and points that are fixed
@@ -544,8 +544,9 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
     is_list = start.ndim == 1 and (start.dtype.kind in "iu" or start.size == 0)
     numbers = np.unique(start) if is_list else np.empty(0, np.int64)
     basic = np.flatnonzero(np.isin(problem.first, numbers))
-    if is_list and len(basic) == len(numbers) == rank == _row_rank(problem.rows[basic]):
-        return basic
+    if is_list and len(basic) == len(numbers) == rank:
+        if pivoted_triangle(problem.rows[basic], INDEPENDENT_TOL)[2] == rank:
+            return basic
     raise InputError(
         f"start must hold {rank} different row numbers of phi_calib whose rows are independent, "
         f"got {start!r}; pass the `basic_points` of a model fitted on the same data, or None."
@@ -573,7 +574,7 @@ def _reduced_size(n_points: int, rank: int) -> int:
 def _sample(rows: FloatArray, size: int) -> IntArray:
     """Row numbers of a fixed random sample, completed to the full rank."""
     chosen = np.sort(np.random.default_rng(0).choice(len(rows), size, replace=False))
-    if _row_rank(rows[chosen]) == rows.shape[1]:
+    if pivoted_triangle(rows[chosen].T, INDEPENDENT_TOL)[2] == rows.shape[1]:
         return chosen
     return np.union1d(chosen, _independent_rows(rows))
 
@@ -581,8 +582,3 @@ def _sample(rows: FloatArray, size: int) -> IntArray:
 def _independent_rows(rows: FloatArray) -> IntArray:
     """Numbers of `rank` independent rows that a pivoted QR makes well conditioned."""
     return pivoted_triangle(rows.T, INDEPENDENT_TOL)[1][: rows.shape[1]]
-
-
-def _row_rank(rows: FloatArray) -> int:
-    """How many rows are independent, by a pivoted QR of the transpose."""
-    return pivoted_triangle(rows.T, INDEPENDENT_TOL)[2]

@@ -99,10 +99,10 @@ BASE_ANCHOR: Any = np.int64(1)  # The number of the base vertex among the anchor
     NONBASIC_SUM,  # The sum of the nonbasic points' rows times their dual values.
     DUAL,  # Of each basic point: its dual value,
     BASIC_MULTIPLICITY,  # its multiplicity,
-    COEFFICIENT,  # and the rate at which the dual value falls on the way to the goal.
-    ROW,  # The test row, whose coefficients are computed at the end of the path,
-    REST,  # and what rounding took from them.
-    GOAL,  # The test row times its weight.
+    COEFFICIENT,  # the rate at which the dual value falls, and at the end its share in `ROW`,
+    REST,  # and what rounding took from the coefficient at the end.
+    ROW,  # The test row.
+    GOAL,  # That row times its weight.
     DIRECTION,  # The goal less that where the path started: `COEFFICIENT` times the basic rows.
     RATIO,  # What the exchange of a basic point returns (see `kernels`).
     SPARE,  # Scratch.

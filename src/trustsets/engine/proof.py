@@ -97,10 +97,10 @@ def prove_threshold(
         ray = np.copysign(1.0, asked) * _unseen_direction(problem.whitening, phi[0])
     else:
         row = problem.whitening.apply(phi)[0]
-        start, sample = model._scan_order, model._sample
-        outcome, vertex, edge = fit_extreme(problem, start, sample, row, asked)
+        goal = below * row
+        outcome, vertex, edge = fit_extreme(problem, model._scan_order, model._sample, goal)
         if np.isfinite(value) and vertex is not None:
-            return _prove_finite(problem, value, below, below * row, vertex)
+            return _prove_finite(problem, value, below, goal, vertex)
         if np.isfinite(value) or outcome != UNBOUNDED or not np.isfinite(edge).all():
             raise _no_proof()
         ray = _in_basis(problem.whitening, edge)
