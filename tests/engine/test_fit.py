@@ -133,7 +133,7 @@ def test_scores_are_rounded_up_until_a_fit_can_be_certified(
     expected = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5]).values
     real, calls = model_module.fit_vertex, []
 
-    def fails_at_first(problem: Problem, start: object) -> Vertex:
+    def fails_at_first(problem: Problem, start: object = None) -> Vertex:
         vertex = real(problem, None)
         calls.append(len(np.unique(problem.scores)))
         wrong = replace(vertex.certificate, dual_violation=1.0)

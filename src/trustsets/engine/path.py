@@ -618,7 +618,8 @@ def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, 
     """First zero of a residual along the edge: step, entering point, what was bounded and scanned.
 
     The entering point is the number of a member, or the number of members plus a position. It is
-    -1 if no residual reaches zero: the edge is a ray.
+    -1 if no residual reaches zero: the edge is a ray. Superblocks, then blocks, then points are
+    looked at, and skipped as soon as a bound shows that none crosses within the shortest step yet.
     """
     vectors, cache, visits = state.vectors, state.cache, state.visits
     floor, near, drop = state.bounds[FLOOR], state.bounds[NEAR], state.bounds[DROP]
