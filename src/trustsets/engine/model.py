@@ -264,9 +264,7 @@ class QuantileModel:
             result.values[i], result.status[i] = self._solve_alone(rows[i], float(weights[i]))
 
         # Paths that are too long or failed their check.
-        left = np.flatnonzero(result.status == Status.FALLBACK).tolist()
-        if left:
-            in_threads(run, left)
+        in_threads(run, np.flatnonzero(result.status == Status.FALLBACK).tolist())
         return result
 
     def _final(self, result: Thresholds) -> Thresholds:

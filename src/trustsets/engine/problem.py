@@ -483,8 +483,8 @@ def read_weights(
             f"weight must lie in (-alpha, 1 - alpha]{interval}, got values from {weights.min()} "
             f"to {weights.max()}; draw uniformly from that interval."
         )
-    # A copy: numba would compile all kernels again for the read-only view.
-    return np.array(np.broadcast_to(weights, (count,)))
+    # A new array: numba would compile all kernels again for a read-only view.
+    return np.full(count, weights)
 
 
 def read_points(points: ArrayLike | None, count: int) -> IntArray:
