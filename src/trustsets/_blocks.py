@@ -46,7 +46,7 @@ def in_threads(
 
     A task that calls this in turn runs its own tasks one after the other.
     """
-    count = min(len(tasks), count or available_cores()) if len(tasks) > 1 else 1
+    count = min(len(tasks), count or available_cores())
     if count <= 1 or getattr(_thread, "is_worker", False):
         for task in tasks:
             run(task)

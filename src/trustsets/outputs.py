@@ -412,8 +412,8 @@ class ModelOutputs:
         distinct = np.unique(joined["rows"]).size == joined["rows"].size
         if not distinct:
             joined["rows"] = read_only(np.arange(joined["rows"].size))
-        given = distinct and all(part.has_given_rows for part in parts)
-        return parts[0]._replaced(**joined, has_given_rows=given)
+        is_given = distinct and all(part.has_given_rows for part in parts)
+        return parts[0]._replaced(**joined, has_given_rows=is_given)
 
     def _form(self) -> dict[str, Any]:
         """What the parts of `concat` must agree in."""

@@ -58,7 +58,7 @@ def test_thresholds_say_what_is_wrong_and_the_model_lives_on() -> None:
         with pytest.raises(InputError, match=words):
             model.thresholds(phi, weight)
     assert np.array_equal(model.thresholds(PHI[:3]).values, before)
-    assert len(model.thresholds(PHI[:0])) == 0
+    assert len(model.thresholds(PHI[:0]).values) == 0
     # A test point may have an alpha of its own where the calibration points share one.
     expected = model.thresholds(PHI[:2], weight=0.7).values
     assert np.array_equal(model.thresholds(PHI[:2], alpha=0.3).values, expected)

@@ -1,5 +1,6 @@
 """Fit once, then compute thresholds of any number of test points."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -67,6 +68,10 @@ class QuantileModel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Store the fields alone: the scan order takes several times the memory of the fit."""
         return type(self), (self._problem, self._vertex)
+
+    @cached_property
+    def _is_proven(self) -> bool:
+        return self.certificate.holds
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -251,7 +256,7 @@ class QuantileModel:
         tour: Tour | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
-        if not self.certificate.holds:
+        if not self._is_proven:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status)
         paths = self._follow(rows, weights, tour)
@@ -264,7 +269,9 @@ class QuantileModel:
             result.values[i], result.status[i] = self._solve_alone(rows[i], float(weights[i]))
 
         # Paths that are too long or failed their check.
-        in_threads(run, np.flatnonzero(result.status == Status.FALLBACK).tolist())
+        left = np.flatnonzero(result.status == Status.FALLBACK).tolist()
+        if left:
+            in_threads(run, left)
         return result
 
     def _final(self, result: Thresholds) -> Thresholds:
@@ -283,7 +290,7 @@ class QuantileModel:
         """
         problem, vertex = self._problem, self._vertex
         matrix = read_matrix(phi, "phi", len(problem.whitening.scale))
-        if not self.certificate.holds:
+        if not self._is_proven:
             return np.full(len(matrix), -np.inf)
         rows, unseen = self._whiten(matrix)
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
@@ -300,7 +307,7 @@ class QuantileModel:
         def run(part: slice) -> None:
             rows[part], gaps[part] = whitening.apply_and_compare(phi[part])
 
-        in_threads(run, _stretches(len(phi)))
+        _in_stretches(run, len(phi))
         return rows, gaps > 2.0 * whitening.seen
 
     def _follow(
@@ -308,8 +315,7 @@ class QuantileModel:
     ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         results, start = blank_results(len(rows)), self._scan_order
-        # A tour that serves many alphas is followed as a whole: each thread has one of them.
-        parts = _stretches(len(rows)) if tour is None else [slice(None)]
+        is_whole = tour is not None
         if tour is None:
             # A single row has no neighbours, and nobody should wait for their distances.
             alone = Tour(np.zeros(1, np.int64), np.zeros(1, np.int64))
@@ -324,7 +330,11 @@ class QuantileModel:
             follow_paths(rows, weights, stretch, start.base, start.scan, results, state)
             self._states.append(state)
 
-        in_threads(run, parts)
+        if is_whole:
+            # A tour that serves many alphas: each thread has one of them.
+            run(slice(None))
+        else:
+            _in_stretches(run, len(rows))
         return results
 
     def _solve_alone(self, row: FloatArray, weight: float) -> tuple[float, Status]:
@@ -359,9 +369,13 @@ class QuantileModel:
         return QuantileModel(problem, fit_vertex(problem))
 
 
-def _stretches(count: int) -> list[slice]:
-    """So many rows in stretches; for a single one `in_threads` starts no thread."""
-    return [slice(low, low + STRETCH) for low in range(0, count, STRETCH)]
+def _in_stretches(run: Callable[[slice], None], count: int) -> None:
+    """Run for all of so many rows, in threads if they are several stretches."""
+    if count <= STRETCH:
+        # A single row would wait longer for the threads than for its result.
+        run(slice(None))
+    else:
+        in_threads(run, [slice(low, low + STRETCH) for low in range(0, count, STRETCH)])
 
 
 def fit_quantiles(

@@ -501,7 +501,8 @@ def read_points(points: ArrayLike | None, count: int) -> IntArray:
 
 def _as_floats(values: ArrayLike, name: str) -> FloatArray:
     """Return finite real numbers as float64; raise InputError on anything else."""
-    array = objects_as_floats(to_numpy(values, name))
+    is_plain = type(values) is np.ndarray and values.dtype == np.float64
+    array: Any = values if is_plain else objects_as_floats(to_numpy(values, name))
     if array.dtype.kind not in "fiub":
         raise InputError(
             f"{name} must hold real numbers, got {type(values).__name__}; pass an array of floats."
