@@ -19,7 +19,7 @@ OBJECTS = (
 # Packages beside the library; they use its public names only.
 GUESTS = ("trustsets_paper", "trustsets_explorer")
 # Plumbing of other rooms, which may be imported but is not for users.
-UNLISTED = {"cli", "neighbours"}
+UNLISTED = {"cli", "estimator", "neighbours", "probabilities"}
 WIDTH, ROW, MARGIN = 940, 27, 16
 
 

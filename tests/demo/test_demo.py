@@ -182,7 +182,7 @@ class TestCommand:
     @pytest.mark.parametrize("terminal", [True, False])
     def test_rows_of_tables_are_single_lines(self, terminal, demo, result, monkeypatch):
         """The second table wrapped at 80 columns."""
-        monkeypatch.setattr(trustsets.cli, "_is_terminal", lambda stream: terminal)
+        monkeypatch.setattr(trustsets.cli, "_width", lambda stream: 80 if terminal else None)
         _, out, _ = demo()
         lines = [" ".join(line.split()) for line in out.splitlines()]
         tables = [part for part in result.story if isinstance(part, tuple)]
