@@ -19,8 +19,8 @@ import trustsets
 
 pytestmark = pytest.mark.slow
 
-# Rooms without public names for users: a program, a search, a helper of two packages, a script.
-PRIVATE = {"cli", "neighbours", "storage", "verify"}
+# Rooms without public names for users: a program, a search, plumbing, a script.
+PRIVATE = {"cli", "estimator", "neighbours", "probabilities", "storage", "verify"}
 # Where a new reader finds the answer to each question.
 QUESTIONS = {
     "how many samples?": "start/how_many_samples.html",
