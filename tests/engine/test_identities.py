@@ -55,21 +55,21 @@ def test_disjoint_groups_are_mondrian(kind: str, alpha: float | None) -> None:
     assert found.tolist() == expected
 
 
-def test_a_group_without_calibration_points_is_an_unseen_direction() -> None:
-    model = fit_quantiles(np.eye(3)[[0, 1] * 20], np.arange(40.0), alpha=0.1)
-    result = model.thresholds(np.eye(3))
-    assert result.values[2] == np.inf
-    assert result.status.tolist() == [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION]
-    assert model.thresholds(np.eye(3), weight=-0.05).values[2] == -np.inf
-
-
 def test_a_row_leaves_the_span_by_more_than_rounding() -> None:
-    """The third function is the sum of the others for all calibration points."""
-    x = np.random.default_rng(0).random(60)
-    model = fit_quantiles(np.column_stack([np.ones(60), x, 1.0 + x]), x, alpha=0.1)
-    tests = np.array([[1.0, 0.3, 1.3 + off] for off in (0.0, 1e-12, 1e-7, -1e-7)])
-    expected = [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION, Status.UNSEEN_DIRECTION]
-    assert model.thresholds(tests).status.tolist() == expected
+    """A group without points does, and the sum of two others, if it is off; no row far away."""
+    model = fit_quantiles(np.eye(3)[[0, 1] * 20], np.arange(40.0), alpha=0.1)
+    assert model.thresholds(np.eye(3)).values.tolist() == [36.0, 37.0, np.inf]
+    assert model.thresholds(np.eye(3), weight=-0.05).values[2] == -np.inf
+    site, x = np.arange(300) % 12, np.random.default_rng(0).normal(size=(2, 300, 1))
+    sums = fit_quantiles(np.hstack([x[0] ** 0, x[0], 1.0 + x[0]]), x[1, :, 0])
+    tests = [[1.0, 0.3, 1.3 + off] for off in (0.0, 1e-12, 1e-7, -1e-7)]
+    # The regions are sums of sites, which numbers far out must not hide.
+    nested = np.hstack([np.eye(12)[site], np.eye(4)[site // 3], np.eye(2)[site // 6], x[0], x[1]])
+    far = fit_quantiles(nested, x[1, :, 0]).thresholds(nested * np.append(np.ones(18), [1e3, 1e3]))
+    exact, unseen = Status.EXACT, Status.UNSEEN_DIRECTION
+    assert model.thresholds(np.eye(3)).status.tolist() == [exact, exact, unseen]
+    assert sums.thresholds(tests).status.tolist() == [exact, exact, unseen, unseen]
+    assert (far.status != unseen).all()
 
 
 def test_zero_scores_give_thresholds_of_exactly_zero() -> None:

@@ -140,9 +140,11 @@ def _whiten_rows(
             difference = phi[i, column] * scale[column]
             magnitude = abs(difference)
             for j in range(len(independent)):
-                term = phi[i, independent[j]] * scale[independent[j]] * relation[j, k]
-                difference -= term
-                magnitude += abs(term)
+                number = phi[i, independent[j]] * scale[independent[j]]
+                difference -= number * relation[j, k]
+                # A coefficient that should be zero is a rounding error: alone, in a row where all
+                # others meet zeros, it would make any sample an unseen one.
+                magnitude += abs(number) * max(abs(relation[j, k]), RANK_TOL / UNSEEN_TOL)
             gaps[i] = max(gaps[i], abs(difference) - UNSEEN_TOL * magnitude)
 
 
