@@ -217,6 +217,7 @@ FEWEST = 50
 _PENALTY = 1e-3
 _MAX_STEPS = 5000
 _STEP_TOL = 1e-9
+_NO_INFORMATION = 1e-150  # what is below it counts as zero
 # Half the width of intervals of 95%, in standard errors.
 _WIDTH = 1.959963984540054
 # Steps of the likelihood shrink the prevalence of a class that is not there, but never to zero.
@@ -362,6 +363,8 @@ class _MaximumLikelihood:
         information[0, 0] = np.sum(self.f_old * centred**2) / n
         information[0, 1:] = information[1:, 0] = mixed
         information[1:, 1:] = np.diag(self.f_old.mean(axis=0)) - self.f_old.T @ self.f_old / n
+        # Outputs so sure do not show how they are calibrated; the inverse would overflow.
+        information[np.abs(information) < _NO_INFORMATION] = 0.0
         influence = slopes @ np.linalg.pinv(information, rcond=1e-9, hermitian=True)
         influence[:, 1:] -= np.eye(width)[self.codes] / self.calibration - 1.0
         return np.asarray(influence)
