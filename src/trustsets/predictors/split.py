@@ -374,10 +374,11 @@ class MondrianConformal(CellPredictor):
         return state.fitted.cells, state.fitted.partition.n_cells
 
     def _new_cells(self, outputs: ModelOutputs) -> Codes | None:
+        # `by` may have been set after calibration; the thresholds are those of the partition then.
         partition = self.conditions_on
-        if partition is None or self._partition is None:
+        if partition is None:
             return None
-        if self.paper_rules and self._partition.learns:
+        if self.paper_rules and self._partition is not None and self._partition.learns:
             partition = self._partition.fit(outputs)
         return partition.cells(outputs)
 
