@@ -38,10 +38,10 @@ def test_blocks_cover_every_row_once_and_in_order(monkeypatch, n):
     assert all(rows.stop - rows.start == 1 for rows in row_blocks(n, 1000))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype):
-    table = np.random.default_rng(0).integers(0, 99, size=(50, 3)).astype(dtype)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 3 * 4)
+@pytest.mark.parametrize(("dtype", "size"), [(float, 96), (np.int64, 96), (float, 9999)])
+def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype, size):
+    table = np.random.default_rng(0).integers(0, 99, size=(50, 3)).astype(np.float32)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
     found = row_results(lambda rows: table[rows].max(axis=1), 50, 3, dtype=dtype)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, table.max(axis=1))
