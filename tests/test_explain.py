@@ -311,3 +311,5 @@ def test_a_range_ends_where_the_path_is_not_known():
     path = ScorePath(np.array([0.0, 1.0]), np.array([0.0, 1.0]), (0.0, np.nan))
     assert unchanged_range([path], 0.5, (-1.0, 2.0)) == (-np.inf, 1.0)
     assert unchanged_range([path], 0.5, (0.25, 0.75)) == (0.25, 0.75)
+    short = ScorePath(path.scores, path.values - 1e-14, (0.0, 0.0))  # it stops at 1, but for digits
+    assert unchanged_range([short], 0.5, (-1.0, 1.0)) == (-np.inf, 1.0)

@@ -28,6 +28,8 @@ __all__ = ["Explanation", "InfluentialSample", "ThresholdCertificate", "certify"
 _FITS = ("plain", "lower", "upper")
 # Weights below this share of the largest are zero up to rounding.
 _NO_WEIGHT = 1e-7
+# A path of thresholds is right up to this share of them.
+_ROUNDING = 1e-11
 # A statistic of this share of the calibration samples or less is low, and of all but so many high.
 _LOW_SHARE = 0.25
 # What a low and a high value of a statistic means.
@@ -373,7 +375,14 @@ def unchanged_range(
     tried = np.concatenate(
         [[knots[0] - wide[0]], (knots[1:] + knots[:-1]) / 2.0, [knots[-1] + wide[1]]]
     )
-    thresholds = _limited([path.at(tried) for path in paths])
+    thresholds = _limited([path.at(np.append(tried, score)) for path in paths])
+    # A threshold that stops where a class has its score must not miss it by rounding.
+    finite, now = [end for end in interval if np.isfinite(end)], thresholds[-1]
+    rounding = _ROUNDING * max(map(abs, (now, *finite)))
+    for end in finite:
+        if abs(now - end) > rounding:
+            thresholds = np.where(np.abs(thresholds - end) <= rounding, end, thresholds)
+    thresholds = thresholds[:-1]
     changed = ~((thresholds >= interval[0]) & (thresholds < interval[1]))
     # Piece k lies between bounds k and k + 1.
     here = int(np.searchsorted(knots, score))
