@@ -162,8 +162,8 @@ def _outputs(run: Callable[[Any], Any], inputs: Any, number: int) -> dict[str, A
         raise InputError(
             f"the function must return logits or (logits, features); got {len(pair)} items."
         )
-    block = {
-        name: to_numpy(values, name)
+    block = {  # copies, because the model may write the next batch into the same arrays
+        name: np.array(to_numpy(values, name))
         for name, values in zip(_WIDE, pair, strict=False)
         if values is not None
     }
@@ -231,7 +231,8 @@ def _count(inputs: Any) -> int:
 
 
 def _checked_labels(labels: Any, n: int) -> Array | None:
-    array = None if labels is None else to_numpy(labels, "labels")
+    # A copy, because the loader may write the next batch into the same array.
+    array = None if labels is None else np.array(to_numpy(labels, "labels"))
     if array is not None and array.shape != (n,):
         raise InputError(
             f"labels of a batch must have shape ({n},), one per input; got {array.shape}. One-hot "
@@ -319,12 +320,15 @@ def _running(model: Any, layer: Any) -> Iterator[Callable[[Any], Any]]:
                 )
             return _logits(output), values
 
+    def catch(value: Any) -> None:
+        # A copy, because a later layer may work in place (a ReLU often does).
+        caught[:] = [value.clone() if isinstance(value, torch.Tensor) else value]
+
     def catch_input(module: Any, inputs: Any, named: dict[str, Any]) -> None:
-        caught[:] = [[*inputs, *named.values()][0]]
+        catch([*inputs, *named.values()][0])
 
     def catch_output(module: Any, inputs: Any, output: Any) -> None:
-        # A copy, because a later layer may work in place (a ReLU often does).
-        caught[:] = [output.clone() if isinstance(output, torch.Tensor) else output]
+        catch(output)
 
     try:
         model.eval()
