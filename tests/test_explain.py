@@ -24,6 +24,7 @@ from trustsets import (
     TrustScore,
     load,
 )
+from trustsets.engine import ScorePath
 from trustsets.errors import InputError
 from trustsets.explain import unchanged_range
 
@@ -306,8 +307,6 @@ def test_ties_at_the_score_of_a_class():
 
 
 def test_a_range_ends_where_the_path_is_not_known():
-    from trustsets.engine import ScorePath
-
     path = ScorePath(np.array([0.0, 1.0]), np.array([0.0, 1.0]), (0.0, np.nan))
     assert unchanged_range([path], 0.5, (-1.0, 2.0)) == (-np.inf, 1.0)
     assert unchanged_range([path], 0.5, (0.25, 0.75)) == (0.25, 0.75)

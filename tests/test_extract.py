@@ -73,20 +73,15 @@ class TestHead:
     @pytest.mark.parametrize("form", FORMS)
     def test_features_are_what_the_head_gets(self, form):
         model = Wrapped(FORMS[form])
-        outputs = extract_outputs(model, batches())
         x = torch.tensor(X)
         with torch.no_grad():
             hidden = torch.tanh(model.body(model.narrow(x)))
             logits = model.head(hidden)
-        np.testing.assert_allclose(outputs.features, hidden, atol=1e-6)
-        np.testing.assert_allclose(outputs.logits, logits, atol=1e-6)
-        np.testing.assert_array_equal(outputs.labels, Y)
-
-    def test_a_parallel_model_is_run_as_its_module(self):
-        model = plain()
-        expected = extract_outputs(model, batches())
-        outputs = extract_outputs(nn.DataParallel(model), batches())
-        np.testing.assert_array_equal(outputs.features, expected.features)
+        for run in (model, nn.DataParallel(model)):  # which is run as its module
+            outputs = extract_outputs(run, batches())
+            np.testing.assert_allclose(outputs.features, hidden, atol=1e-6)
+            np.testing.assert_allclose(outputs.logits, logits, atol=1e-6)
+            np.testing.assert_array_equal(outputs.labels, Y)
 
 
 class TestLayers:
@@ -167,12 +162,10 @@ class TestBatches:
     def test_labels_are_optional_and_positions_become_names(self):
         assert extract_outputs(plain(), [x for x, _ in batches()]).labels is None
         names = np.array(["ant", "bee", "cat"])
-        found = extract_outputs(plain(), batches(), classes=names)
-        np.testing.assert_array_equal(found.labels, names[Y])
-        np.testing.assert_array_equal(found.classes, names)
-        texts = [(x, names[y]) for x, y in batches()]
-        by_name = extract_outputs(plain(), texts, classes=names).labels
-        np.testing.assert_array_equal(by_name, names[Y])
+        for loader in (batches(), [(x, names[y]) for x, y in batches()]):
+            found = extract_outputs(plain(), loader, classes=names)
+            np.testing.assert_array_equal(found.labels, names[Y])
+            np.testing.assert_array_equal(found.classes, names)
         assert (extract_outputs(plain(), batches(), classes=[2, 1, 0]).labels == Y).all()
 
 
@@ -336,20 +329,17 @@ class TestFolders:
         names = ["ant", "bee", "cat"]
         expected = extract_outputs(plain(), batches(), folder=tmp_path, classes=names)
         read = open_outputs(tmp_path).read()
-        np.testing.assert_array_equal(read.logits, expected.logits)
-        np.testing.assert_array_equal(read.features, expected.features)
-        np.testing.assert_array_equal(read.labels, expected.labels)
+        for name in ("logits", "features", "labels"):
+            np.testing.assert_array_equal(getattr(read, name), getattr(expected, name))
         assert read.classes.tolist() == names
 
     def test_every_change_of_the_weights_is_noticed(self, tmp_path):
-        torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
         with pytest.raises(Interrupted):
             extract_outputs(model, until(2, batches()), folder=tmp_path)
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         for name, tensor in state.items():
-            changed = state | {name: tensor.flatten().sub(1).reshape(tensor.shape)}
-            model.load_state_dict(changed)
+            model.load_state_dict(state | {name: tensor.flatten().sub(1).reshape(tensor.shape)})
             told = "another run: its model, weights or features= differ"
             with pytest.raises(InputError, match=told):
                 extract_outputs(model, batches(), folder=tmp_path)
@@ -365,12 +355,10 @@ class TestFolders:
         with pytest.raises(Interrupted) if not finished else nullcontext():
             extract_outputs(as_function(model), loader, folder=tmp_path)
         for parameter in model.parameters():
-            with torch.no_grad():
-                parameter += 0.05
+            parameter.data += 0.05
             with pytest.raises(InputError, match=r"its model gave other (logits|features)"):
                 extract_outputs(as_function(model), batches(), folder=tmp_path)
-            with torch.no_grad():
-                parameter -= 0.05
+            parameter.data -= 0.05
 
     @pytest.mark.parametrize("finished", [False, True])
     def test_other_data_are_noticed(self, finished, tmp_path):
@@ -401,14 +389,10 @@ class TestFolders:
         outputs = extract_outputs(lambda x: (x, x), loader, folder=tmp_path)
         np.testing.assert_allclose([outputs.logits, outputs.features], [X[:24]] * 2, rtol=2e-3)
 
-    def test_a_finished_run_goes_on_where_the_loader_gives_more(self, tmp_path):
+    def test_a_finished_run_goes_on_with_more_and_damage_is_named(self, tmp_path):
         model = plain()
         assert len(extract_outputs(model, batches()[:2], folder=tmp_path)) == 32
         assert len(extract_outputs(model, batches(), folder=tmp_path)) == len(X)
-
-    def test_damage_is_named(self, tmp_path):
-        model = plain()
-        extract_outputs(model, batches(), folder=tmp_path)
         for name in ("logits.npy", "extraction.json"):
             good = (tmp_path / name).read_bytes()
             (tmp_path / name).write_bytes(good[: len(good) // 2])
