@@ -194,3 +194,11 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
 def test_the_class_of_a_trust_score_is_none(make_outputs):
     with pytest.raises(InputError, match="fitted trust score; got the class TrustScore"):
         ConditionalConformal(trust=TrustScore).calibrate(make_outputs(100))
+
+
+def test_a_trust_score_of_other_classes_is_named(make_outputs):
+    """Labels from 1 beside columns from 0 would give every sample the trust of another class."""
+    outputs = make_outputs(n=300)
+    trust = TrustScore().fit(outputs.features, outputs.labels + 1)
+    with pytest.warns(TrustSetsWarning, match=f"samples of class {outputs.n_classes}, and the out"):
+        ConditionalConformal(trust=trust, basis=Polynomial(1)).calibrate(outputs)

@@ -834,6 +834,7 @@ class Predictor(Estimator, ABC):
         Both are the same samples where none are set aside.
         """
         outputs, everything = outputs.with_trust(self.trust), np.arange(len(outputs))
+        self._warn_of_strange_classes(outputs)
         if tuning is not None:
             require_outputs(tuning, "tuning")
             if not np.array_equal(tuning.classes, outputs.classes):
@@ -860,6 +861,19 @@ class Predictor(Estimator, ABC):
                 stacklevel=3,
             )
         return outputs, outputs, everything
+
+    def _warn_of_strange_classes(self, outputs: ModelOutputs) -> None:
+        """Warn where the trust score knows classes by other names than the outputs."""
+        names = {*outputs.classes.tolist()}
+        strange = [name for name in getattr(self.trust, "classes_", ()) if name not in names]
+        if strange:
+            warnings.warn(
+                f"the trust score was fitted on training samples of class {strange[0]!s}, and the "
+                "outputs have no such class. It compares names of classes: fit it on labels that "
+                "name the columns of the outputs, or pass classes= to ModelOutputs.",
+                TrustSetsWarning,
+                stacklevel=4,
+            )
 
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
