@@ -80,6 +80,8 @@ def test_words_make_what_python_makes(samples, trust):
         ({"method": "standard", "basis": "bins"}, "basis"),
         ({"method": "class", "statistics": ["trust"]}, "statistics"),
         ({"method": "standard", "randomized": True}, "randomized"),
+        ({"basis": "auto", "degree": 3, "statistics": ["trust"]}, "degree, statistics would have"),
+        ({"score": make_score("aps"), "lam": 0.1}, "lam would have no effect"),
     ],
 )
 def test_what_is_no_word_is_refused_by_name(options, word):

@@ -241,6 +241,11 @@ def make_predictor(
         raise InputError(
             f"statistics belong to the methods conditional and mondrian; got {method!r}."
         )
+    is_made = isinstance(basis, Basis) or bases == ["auto"]
+    lost = [*of_basis, *(["statistics"] if statistics else [])] if is_made else []
+    lost += of_score if isinstance(score, Score) else []
+    if lost:
+        raise InputError(f"{', '.join(lost)} would have no effect with this score or basis.")
     score = None if isinstance(score, str) and score.lower() == "auto" else score
     if isinstance(score, str) or (score is None and of_score):
         scale = "tail" if name == "conditional" else None
@@ -250,7 +255,7 @@ def make_predictor(
     if trust is not None and name in _WITH_TRUST:
         chosen["trust"] = trust
     of = statistics or (("confidence",) if trust is None else ("confidence", "trust"))
-    if isinstance(basis, Basis) or bases == ["auto"]:
+    if is_made:
         chosen["basis"] = bases[0]
     elif is_conditional and (bases or of_basis or statistics):
         of_basis = ({"transform": "raw"} if name == "paper" else {}) | of_basis
