@@ -83,7 +83,7 @@ def random_case(
     phi, tests = features(features_kind, rng, n, m)
     tests = tests.copy()
     tests[-1] *= rng.choice([1.0, 3.0, 30.0])
-    alpha = float(rng.choice([0.01, 0.05, 0.1, 0.25, 0.5]))
+    alpha = float(rng.choice([0.01, 0.05, 0.1, 0.25, 0.5, 0.9]))
     return Case(phi, scores(scores_kind, rng, n), tests, alpha)
 
 

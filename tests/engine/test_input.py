@@ -37,7 +37,7 @@ def test_fit_says_what_is_wrong(phi: object, scores: object, alpha: object, word
         fit_quantiles(phi, scores, alpha)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("start", [[0], [0, 0], [0, 30], [-1, 3], [0, 1, 2]])
+@pytest.mark.parametrize("start", [[0], [0, 0], [0, 30], [-1, 3], [0, 1, 2], [0, 1, 30]])
 def test_a_wrong_start_is_refused(start: list[int]) -> None:
     with pytest.raises(InputError, match="start must hold 2 different row numbers"):
         fit_quantiles(PHI, SCORES, start=start)
