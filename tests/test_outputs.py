@@ -100,8 +100,9 @@ def test_memory_is_shared_and_protected():
     logits = np.zeros((4, 2), dtype=np.float32)
     outputs = ModelOutputs(logits=logits)
     assert np.shares_memory(outputs.logits, logits)
-    with pytest.raises(ValueError, match="read-only"):
-        outputs.logits[0] = 1.0
+    for array in (outputs.logits, outputs.predicted_codes, outputs.confidence, outputs.draw_keys):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
     np.testing.assert_array_equal(joined.draw_keys[np.argsort(joined.rows)], keys)
     alone = ModelOutputs(logits=outputs.logits[3:4], features=outputs.features[3:4])
     assert alone.draw_keys[0] == keys[3]
-    assert ModelOutputs(logits=outputs.logits).draw_keys[3] != keys[3]  # features count
+    assert (outputs.replace(features=-outputs.features).draw_keys != keys).all()
     numbered = make_outputs(40, rows=np.arange(100, 140))
     np.testing.assert_array_equal(numbered.take([5]).draw_keys, [105])
     joined = ModelOutputs.concat([numbered.take([5]), numbered.take([2])])
@@ -238,8 +239,9 @@ def test_what_another_trust_score_returns_is_checked(wrong):
     outputs = ModelOutputs(logits=np.eye(2), features=np.eye(2))
     with pytest.raises(InputError, match=r"what SimpleNamespace\.score returns must be an array"):
         outputs.with_trust(SimpleNamespace(score=lambda *_: wrong))
-    values = outputs.with_trust(SimpleNamespace(score=lambda *_: [3, np.inf])).trust
-    assert values[0] == 3.0 and np.isfinite(values[1]) and not values.flags.writeable
+    for returned in ([3, np.inf], np.array([3.0, np.inf])):
+        values = outputs.with_trust(SimpleNamespace(score=lambda *_, out=returned: out)).trust
+        assert values[0] == 3.0 and np.isfinite(values[1]) and not values.flags.writeable
 
 
 def test_a_frame_is_told_how_to_be_wrapped():
@@ -292,7 +294,7 @@ def test_probabilities_come_back_as_they_went_in():
 def test_logits_that_look_like_probabilities_are_doubted():
     p = np.random.default_rng(0).dirichlet(np.ones(4), size=50)
     with pytest.warns(TrustSetsWarning, match="logits look like probabilities"):
-        ModelOutputs(logits=p)
+        ModelOutputs(logits=np.vstack([p, np.eye(4)]))
     with pytest.raises(InputError, match="If these are logits"):
         ModelOutputs(probabilities=np.log(p))
     ModelOutputs(logits=np.log(p))
@@ -324,8 +326,7 @@ def test_minus_one_does_not_pass_for_the_name_of_a_column():
     named = ModelOutputs(logits=np.zeros((6, 6)), labels=labels, classes=labels)
     assert named.codes.tolist() == [0, 1, 2, 3, 4, 5]
     # Two classes called -1 and 1 are a common convention, and no positions.
-    pair = ModelOutputs(logits=np.zeros((2, 2)), labels=[1, -1])
-    assert pair.classes.tolist() == [-1, 1]
+    assert ModelOutputs(logits=np.eye(2) - 1.0, labels=[1, -1]).classes.tolist() == [-1, 1]
 
 
 NAMES = [np.array(list("abcde")), np.arange(1, 6), np.array([40, 3, 0, 7, 2]), np.arange(5) - 0.5]
@@ -367,17 +368,14 @@ def test_new_samples_need_no_class_names(names):
 def test_labels_of_new_samples_that_may_be_names_or_positions_are_refused():
     predictor, new, codes = named_case(np.arange(1, 6))
     few = np.flatnonzero((codes < 4) & (codes != 1))[:5]
-    unclear = ModelOutputs(
-        logits=new["logits"][few], features=new["features"][few], labels=codes[few] + 1
-    )
+    part = {name: new[name][few] for name in ("logits", "features")}
+    unclear = ModelOutputs(**part, labels=codes[few] + 1)
     for take in (predictor.update, Monitor(predictor, alpha=0.1).observe):
         with pytest.raises(
             InputError, match=r"pass ModelOutputs\(..., classes=predictor.classes_\)"
         ):
             take(unclear)
-    texts, new, codes = named_case(np.array(list("abcde")))
+    texts, *_ = named_case(np.array(list("abcde")))
     before = texts.n_calibration_
-    positions = ModelOutputs(
-        logits=new["logits"][few], features=new["features"][few], labels=codes[few]
-    )
+    positions = ModelOutputs(**part, labels=codes[few])
     assert texts.update(positions).n_calibration_ == before + len(few)

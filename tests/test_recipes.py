@@ -61,9 +61,8 @@ def test_words_make_what_python_makes(samples, trust):
         ("class", MondrianConformal(by="class")),
         ("groups", MondrianConformal(by=Groups())),
     ]:
-        made = make_predictor(method, trust=trust).calibrate(samples)
-        expected = same.calibrate(samples).predict_set(samples, alpha=0.1)
-        found = made.predict_set(samples, alpha=0.1)
+        made = make_predictor(method, trust=trust)
+        found, expected = (one.calibrate(samples).predict_set(samples) for one in (made, same))
         np.testing.assert_array_equal(found.thresholds, expected.thresholds)
 
 
@@ -116,8 +115,8 @@ def test_groups_that_are_named_are_part_of_every_basis(samples):
 
 
 def test_parameters_of_the_basis_make_a_basis_of_ones_own():
-    assert make_predictor("conditional").basis == "auto"
-    assert make_predictor("conditional", basis="auto").basis == "auto"
+    named = make_predictor("conditional", basis="auto", score="AUTO")
+    assert named.basis == "auto" and repr(named) == repr(make_predictor("conditional"))
     raw = make_predictor("paper", degree=3).basis
     assert raw == make_basis(statistics=["confidence"], degree=3, transform="raw")
     assert make_predictor("conditional", basis=Polynomial(2)).basis == Polynomial(2)

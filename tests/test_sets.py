@@ -42,6 +42,7 @@ def test_classes_are_listed_by_score_and_full_sets_say_why():
     status = np.array([Status.EXACT, Status.EXACT, Status.UNSEEN_GROUP, Status.EXACT], np.int8)
     thresholds = Thresholds(np.array([0.3, 0.2, np.inf, 0.4]), status)
     sets = PredictionSets.from_scores(scores, thresholds, 0.1, predicted=np.array([1, 1, 2, 0]))
+    assert scores.flags.writeable and not sets.scores.flags.writeable
     # Of equal scores the predicted class comes first; an empty set gets it.
     assert [members.tolist() for members in sets] == [[1, 2, 0], [2, 1, 0], [0, 2, 1], [0]]
     full = Status.ABOVE_ALL_SCORES
