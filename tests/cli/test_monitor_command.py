@@ -66,11 +66,12 @@ def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
         assert [one[name] for name in COUNTED] == [other[name] for name in COUNTED]
     for words in (["bare1.npz"], ["--labels", "labels1.npz"]):
         assert run("monitor", "model.trustsets", *words, *later).code == 0
-    # So may the outputs themselves, again and with labels.
+    # So may the outputs themselves, again and with labels. A state may be begun without any.
     again = ["--state", "again.trustsets", "--json"]
+    run("monitor", "model.trustsets", *again, "--alpha", "0.2")
     for name, labelled in (("bare1.npz", 0), ("batch1.npz", 200)):
         found = json.loads(run("monitor", "model.trustsets", name, *again).out)
-        assert found["labelled"] == labelled
+        assert (found["alpha"], found["labelled"]) == (0.2, labelled)
     shown = run("monitor", "model.trustsets", "--state", "later.trustsets")
     assert "400 samples in 4 batches, 400 of them" in shown.out
 

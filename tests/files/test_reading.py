@@ -4,6 +4,7 @@ import datetime
 import decimal
 import zipfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -127,13 +128,10 @@ def test_numbers_do_not_depend_on_types_and_order_of_columns(first, second, tmp_
     """An integer first column truncated all others; a decimal one was left out without a word."""
     values = {name: [row[place] for row in CELLS] for place, name in enumerate(NAMES)}
     values["bee"] = [0.5, 0.25, 1.5, -2.0] if second.startswith("float") else values["bee"]
-    columns = {
-        "ant": pa.array(values["ant"], pa.float64()).cast(TYPES[first])
-        if first != "dictionary"
-        else pa.array(values["ant"], pa.float64()).dictionary_encode(),
-        "bee": pa.array(values["bee"], pa.float64()).cast(TYPES[second]),
-        "cat": pa.array(values["cat"], pa.float64()),
-    }
+    values["cat"] = [number / 3 for number in values["cat"]]
+    columns = {name: pa.array(cells, pa.float64()) for name, cells in values.items()}
+    ant, columns["bee"] = columns["ant"], columns["bee"].cast(TYPES[second])
+    columns["ant"] = ant.dictionary_encode() if first == "dictionary" else ant.cast(TYPES[first])
     expected = np.array([values[name] for name in NAMES]).T
     for order in (NAMES, NAMES[::-1], ["bee", "ant", "cat"]):
         table = pa.table({f"logit_{name}": columns[name] for name in order})
@@ -260,6 +258,16 @@ def test_rows_in_messages_are_those_of_the_file(tmp_path):
             source.read(0, 100)
             with pytest.raises(InputError, match=rf"a\.\w+: .*row {row}\b"):
                 source.read(start, MANY)
+    table = pa.table({"logits": logits.tolist(), "trust": pa.array(np.ones(MANY), mask=wrong)})
+    with pytest.raises(InputError, match=f"'trust' must hold numbers; row {row} is empty"):
+        open_outputs(table).read(start, MANY)
+
+
+def test_free_memory_is_counted_in_kilobytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda _: "MemAvailable:     100 kB")
+    source = open_outputs(write_npz(tmp_path / "a", {"logits": np.eye(3000, 4)}))  # 96 kB
+    with pytest.raises(InputError, match=r"its arrays need .* GiB of memory"):
+        source.read_all()
 
 
 def test_tables_have_many_columns_and_cells_any_length(tmp_path):
