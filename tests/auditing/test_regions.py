@@ -27,12 +27,13 @@ def test_a_region_of_two_conditions_is_found(make_samples, draw):
     assert {item.name for item in found.conditions} == {"sex", "trust"}
 
 
-def test_a_region_holds_no_value_at_its_lower_end(make_samples, draw):
+def test_a_region_holds_the_value_at_its_upper_end_alone(make_samples, draw):
     outputs, trust = make_samples(3000)
     trust = np.ceil(2.0 * trust)
-    found = find_regions(draw(trust > 3.0), outputs.with_trust(trust), alpha=0.1).regions[0]
-    assert [str(item) for item in found.conditions] == ["trust is above 3"]
-    np.testing.assert_array_equal(found.members, np.flatnonzero(trust > 3.0))
+    for words, region in (("above", trust > 3.0), ("at most", trust <= 3.0)):
+        found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).regions[0]
+        assert [str(item) for item in found.conditions] == [f"trust is {words} 3"]
+        np.testing.assert_array_equal(found.members, np.flatnonzero(region))
 
 
 def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):

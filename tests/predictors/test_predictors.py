@@ -210,7 +210,7 @@ def test_unseen_and_small_groups_give_full_sets_that_say_so(make_outputs):
     predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(64, groups={"site": sites}))
     new = make_outputs(3, seed=1, groups={"site": ["big", "small", "new"]})
     with pytest.warns(TrustSetsWarning, match="1 of 3 groups have too few"):
-        sets = predictor.predict_set(new)
+        sets = predictor.predict_set(new, [0.1, 0.3]).at(0.1)
     assert sets.status.tolist() == [Status.EXACT, Status.TOO_FEW_POINTS, Status.UNSEEN_GROUP]
     assert sets.mask[1:].all() and not sets.mask[0].all()
 
@@ -219,8 +219,7 @@ def test_a_class_without_calibration_points_is_in_every_set(make_outputs):
     outputs = make_outputs(300)
     predictor = MondrianConformal(by="class").calibrate(outputs.take(outputs.codes != 2))
     sets = predictor.predict_set(make_outputs(50, seed=1))
-    assert sets.mask[:, 2].all()
-    assert (sets.status == Status.UNSEEN_GROUP).all()
+    assert sets.mask[:, 2].all() and (sets.status == Status.UNSEEN_GROUP).all()
     assert "nothing is guaranteed" not in predictor.summary()
 
 
@@ -329,10 +328,8 @@ MAKERS = PREDICTORS | {"per class": lambda: ConditionalConformal(basis=LINE + Cl
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_sets_from_p_values_are_the_sets(name):
-    predictor = MAKERS[name]().calibrate(some(0, 300))
-    test = some(1, 60)
-    p = predictor.predict_p(test, GRID)
-    sets = predictor.predict_set(test, GRID)
+    predictor, test = MAKERS[name]().calibrate(some(0, 300)), some(1, 60)
+    p, sets = predictor.predict_p(test, GRID), predictor.predict_set(test, GRID)
     for alpha in GRID:
         np.testing.assert_array_equal(p > alpha, sets.at(alpha).mask)
     assert set(np.unique(p)) <= {*GRID, 1.0}
@@ -342,13 +339,10 @@ def test_sets_from_p_values_are_the_sets(name):
 
 def test_few_and_many_alphas_have_the_same_thresholds():
     predictor = ConditionalConformal(basis=LINE + Groups("site", penalty=3.0))
-    predictor.calibrate(some(0, 300))
-    test = some(1, 50)
-    many = predictor.predict_set(test, GRID[:-3])
-    lowest = np.inf
+    test, lowest = some(1, 50), -np.inf
+    many = predictor.calibrate(some(0, 300)).predict_set(test, GRID[:-3])
     for alpha in GRID[-4::-1]:
-        alone = predictor.predict_set(test, alpha).thresholds
-        lowest = alone if alpha == GRID[-4] else np.maximum(lowest, alone)
+        lowest = np.maximum(lowest, predictor.predict_set(test, alpha).thresholds)
         np.testing.assert_array_equal(many.at(alpha).thresholds, lowest)
 
 
