@@ -45,6 +45,7 @@ def test_classes_are_listed_by_score_and_full_sets_say_why():
     assert scores.flags.writeable and not sets.scores.flags.writeable
     # Of equal scores the predicted class comes first; an empty set gets it.
     assert [members.tolist() for members in sets] == [[1, 2, 0], [2, 1, 0], [0, 2, 1], [0]]
+    assert sets.describe()[0].endswith("3 are full (3 classes) and 0 are empty.")
     full = Status.ABOVE_ALL_SCORES
     assert sets.status.tolist() == [full, full, Status.UNSEEN_GROUP, Status.EXACT]
 

@@ -113,6 +113,9 @@ def test_several_quantiles_give_several_functions(make_outputs):
     assert columns.shape == (300, 3)
     assert (columns[:, 1] <= columns[:, 2]).mean() > 0.9
     assert not predictor.uses_features
+    many = make_outputs(50, 8, features=None)
+    largest = predictor.conditions_on.table(many)[:, :5]
+    np.testing.assert_array_equal(largest, np.sort(many.probabilities, axis=1)[:, -5:])
 
 
 def test_any_regressor_takes_part_is_copied_and_not_saved(make_outputs, tmp_path):
@@ -174,8 +177,7 @@ def test_leading_directions_are_those_of_an_exact_decomposition():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(500, 20)) * np.geomspace(10.0, 0.1, 20)
     outputs = ModelOutputs(logits=rng.normal(size=(500, 2)), features=features)
-    fast = PrincipalComponents(4, source="training").fit(outputs)
-    exact = PrincipalComponents(4).fit(outputs)
+    fast, exact = (PrincipalComponents(4, source=s).fit(outputs) for s in ("training", "tuning"))
     np.testing.assert_allclose(np.abs(fast.directions @ exact.directions.T), np.eye(4), atol=1e-5)
 
 
@@ -194,8 +196,7 @@ def test_a_direction_that_one_sample_alone_has_does_not_spoil_the_choice():
     tuning = ModelOutputs(logits=logits, labels=np.zeros(200, dtype=int))
     choice = choose_basis(tuning, np.random.default_rng(0).exponential(size=200))
     assert len(choice.candidates) > 1
-    assert np.isfinite(choice.losses).all()
-    assert np.isfinite(choice.errors).all()
+    assert np.isfinite(choice.losses).all() and np.isfinite(choice.errors).all()
     # It counts as one at the largest score, which is no loss where all scores are equal.
     assert choose_basis(tuning, np.ones(200)).losses == pytest.approx(0.0)
 

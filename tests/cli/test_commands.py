@@ -252,12 +252,10 @@ def test_every_model_predicts_with_its_own_trust_score(run, folder):
 
 def test_report_and_audit_are_pages(run, folder):
     words = ["test.npz", "standard.trustsets", "ours=conditional.trustsets"]
-    done = run("report", *words, "--metric", "class")
-    assert "report.html" in done.err
+    assert "report.html" in run("report", *words, "--metric", "class").err
     assert "ours" in (folder / "report.html").read_text()
     words = ("audit", "calibration.npz", "--train", "train.npz", "--method", "standard")
-    done = run(*words, "--alpha", "0.2", "--json")
-    found = json.loads(done.out)["evaluation"]
+    found = json.loads(run(*words, "--alpha", "0.2", "--json").out)["evaluation"]
     outputs = open_outputs("calibration.npz").read().with_trust(fitted_trust())
     truth = trustsets.audit(StandardConformal().calibrate(outputs), alpha=0.2)
     assert "conf_trust" in found["tables"] and found["alpha"] == 0.2

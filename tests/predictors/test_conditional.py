@@ -135,8 +135,7 @@ def test_the_paper_rules_of_naive(trust, halves):
     calibration, test = halves
     naive = MondrianConformal.paper(trust=trust, temperature=None)
     with pytest.warns(TrustSetsWarning, match="the bin edges will be learned"):
-        naive.calibrate(calibration)
-    sets = naive.predict_set(test)
+        sets = naive.calibrate(calibration).predict_set(test)
     bins = Bins(counts=(10, 4), spacing=("uniform", "quantile"), nested=False)
     seen, new = (part.with_trust(trust) for part in halves)
     own, theirs = bins.fit(new).cells(new), bins.fit(seen).cells(seen)
@@ -145,6 +144,9 @@ def test_the_paper_rules_of_naive(trust, halves):
         here = scores[theirs == cell]
         expected = np.quantile(here, 0.9, method="higher") if here.size else -np.inf
         np.testing.assert_array_equal(sets.thresholds[own == cell], expected)
+    by_site = MondrianConformal.paper(by=Groups("site"), temperature=None).calibrate(calibration)
+    strangers = test.replace(groups={"site": np.full(len(test), "never seen")})
+    assert not by_site.predict_set(strangers).mask.any()
 
 
 def test_a_summary_says_what_is_guaranteed(halves, trust):
