@@ -140,7 +140,7 @@ def test_calibrating_on_the_reference_is_refused(part):
             model.calibrate(X[rows], y[rows])
     prefit.calibrate(X[99:], y[99:])
     # A few values in common are no sign of the same samples.
-    coarse = np.column_stack([X[:, 0], np.round(X[:, 1:])])
+    coarse = np.column_stack([X[:, 0], np.sign(X[:, 1:])])
     model = TrustSetClassifier(Watched().fit(coarse, y), features=lambda X: X[:, 1:], prefit=True)
     model.fit(coarse[:200], y[:200]).calibrate(coarse[200:], y[200:])
 

@@ -110,8 +110,7 @@ def test_several_quantiles_give_several_functions(make_outputs):
     predictor.calibrate(make_outputs(400, features=None))
     assert "2 learned quantiles" in predictor.summary()
     columns = predictor.conditions_on.design(make_outputs(300, seed=4, features=None))
-    assert columns.shape == (300, 3)
-    assert (columns[:, 1] <= columns[:, 2]).mean() > 0.9
+    assert columns.shape == (300, 3) and (columns[:, 1] <= columns[:, 2]).mean() > 0.9
     assert not predictor.uses_features
     many = make_outputs(50, 8, features=None)
     largest = predictor.conditions_on.table(many)[:, :5]
@@ -195,8 +194,7 @@ def test_a_direction_that_one_sample_alone_has_does_not_spoil_the_choice():
     logits[0, 0] = 5.0
     tuning = ModelOutputs(logits=logits, labels=np.zeros(200, dtype=int))
     choice = choose_basis(tuning, np.random.default_rng(0).exponential(size=200))
-    assert len(choice.candidates) > 1
-    assert np.isfinite(choice.losses).all() and np.isfinite(choice.errors).all()
+    assert len(choice.candidates) > 1 and np.isfinite([*choice.losses, *choice.errors]).all()
     # It counts as one at the largest score, which is no loss where all scores are equal.
     assert choose_basis(tuning, np.ones(200)).losses == pytest.approx(0.0)
 
