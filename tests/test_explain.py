@@ -155,16 +155,13 @@ def test_the_membership_of_a_class_where_all_share_a_threshold():
 def test_limits_decide_and_are_explained():
     calibration = some(0, 400)
     rare = np.where(np.arange(400) < 6, "rare", "common")
-    logits = calibration.logits.copy()
-    calibration = ModelOutputs(logits=logits, labels=calibration.labels, groups={"site": rare})
+    calibration = calibration.replace(groups={"site": rare}, features=None)
     basis = RANKS + Groups("site", penalty=2.0)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=some(9, 200))
     fits = set()
-    for place in range(0, 12):
-        sample = calibration.take([place])
+    for sample in calibration[:12]:
         found = predictor.explain(sample, alpha=0.1)
-        sets = predictor.predict_set(sample, alpha=0.1)
-        assert found.threshold == sets.thresholds[0]
+        assert found.threshold == predictor.predict_set(sample, alpha=0.1).thresholds[0]
         fits.add(found.fit)
         if found.fit == "upper":
             assert Status.LIMITED.sentence in found.summary()
@@ -211,6 +208,9 @@ def test_words_compare_with_the_calibration_samples():
     again = json.loads(json.dumps(unsure.to_dict(), allow_nan=False))
     assert again["samples"][0]["weight"] == unsure.samples[0].weight
     assert again["summary"] == unsure.summary() and again["status"] == "exact"
+    plain = StandardConformal(score=Softmax()).calibrate(outputs[300:800])
+    for own in (plain.explain(sample, alpha) for sample in test[:9] for alpha in (0.1, 0.5)):
+        assert own.standard_size == len(own.classes)
 
 
 def test_a_predictor_from_a_file_names_the_same_rows(tmp_path):
