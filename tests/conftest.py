@@ -62,7 +62,7 @@ SLOW = (
     "engine/test_fit.py",
     "engine/test_leave_one_out.py",
     "engine/test_own_alphas.py",
-    "engine/test_sensitivity.py",
+    "engine/test_proof.py::test_paths",
     "engine/test_ties.py",
     "explorer",
     "files/test_reading.py",

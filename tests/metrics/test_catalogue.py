@@ -1,6 +1,6 @@
 """One row makes a metric: what follows from the tables of `trustsets.metrics.catalogue`."""
 
-from trustsets import compare, evaluate, write_report
+from trustsets import Groups, compare, evaluate, write_report
 from trustsets.auditing import excess_risk
 from trustsets.metrics import METRICS, NUMBERS, Metric, number_of, title
 
@@ -18,8 +18,6 @@ def test_every_number_has_a_row(make_case, trust):
 
 
 def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
-    from trustsets import Groups
-
     row = Metric("Toy x Toy", Groups("sex"), needs="groups")
     monkeypatch.setitem(METRICS, "toy", row)
     sets, outputs = make_case()
