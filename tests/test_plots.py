@@ -12,15 +12,7 @@ import pytest
 
 from trustsets import Bins, StandardConformal, evaluate, plots
 from trustsets.metrics import FrequencyBins, RankBins
-from trustsets.plots import (
-    COVERAGE_COLOURS,
-    METHOD_COLOURS,
-    THEMES,
-    heatmap_data,
-    range_label,
-    size_data,
-    two_digits,
-)
+from trustsets.plots import COVERAGE_COLOURS, METHOD_COLOURS, THEMES, heatmap_data, range_label
 from trustsets.report.content import list_samples
 
 
@@ -73,7 +65,7 @@ def test_heatmap_is_white_at_the_target_orange_below_blue_above(case):
     table = result.tables["conf_rank"]
     shown = {text.get_position(): text.get_text() for text in ax.texts}
     expected = zip(table.index.tolist(), table.coverage.tolist(), strict=True)
-    assert shown == {tuple(place): two_digits(share) for place, share in expected}
+    assert shown == {tuple(place): plots.two_digits(share) for place, share in expected}
 
 
 def test_bins_of_few_samples_are_hatched_not_coloured(case):
@@ -107,7 +99,7 @@ def test_heatmap_over_seeds_is_the_mean(case):
     np.testing.assert_allclose(mean, both.coverage)
     np.testing.assert_allclose(error, np.abs(one.coverage - two.coverage) / 2.0, atol=1e-15)
     ax = plots.coverage_heatmap([result, other], "conf_trust")
-    assert ax.texts[0].get_text() == two_digits(both.coverage[0, 0])
+    assert ax.texts[0].get_text() == plots.two_digits(both.coverage[0, 0])
     table = replace(result.tables["conf_trust"], shape=(6, 3))
     with pytest.raises(match="Pass the same to all"):
         heatmap_data([result, replace(result, tables={"conf_trust": table})], "conf_trust")
@@ -115,7 +107,7 @@ def test_heatmap_over_seeds_is_the_mean(case):
 
 def test_shares_of_sizes_are_those_of_the_sets_in_each_range(case):
     _, sets, result = case
-    labels, shares = size_data([result, result])
+    labels, shares = plots.size_data([result, result])
     for label, both in zip(labels, shares.T, strict=True):
         ends = [int(part) for part in label.split("–")]
         inside = (sets.sizes >= ends[0]) & (sets.sizes <= ends[-1])

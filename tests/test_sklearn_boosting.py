@@ -1,5 +1,7 @@
 """`TrustSetClassifier` with the gradient boosting packages as they are."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,17 +15,10 @@ catboost = pytest.importorskip("catboost", reason="CatBoost is not installed")
 TREES = np.array(["ash", "birch", "cedar", "oak"])
 
 
-def light(**words):
-    return lightgbm.LGBMClassifier(n_estimators=10, n_jobs=1, verbose=-1, **words)
-
-
-def extreme(**words):
-    return xgboost.XGBClassifier(n_estimators=10, n_jobs=1, **words)
-
-
-def cat(**words):
-    quiet = {"verbose": 0, "thread_count": 1, "allow_writing_files": False}
-    return catboost.CatBoostClassifier(n_estimators=10, **quiet, **words)
+light = partial(lightgbm.LGBMClassifier, n_estimators=10, n_jobs=1, verbose=-1)
+extreme = partial(xgboost.XGBClassifier, n_estimators=10, n_jobs=1)
+quiet = {"verbose": 0, "thread_count": 1, "allow_writing_files": False}
+cat = partial(catboost.CatBoostClassifier, n_estimators=10, **quiet)
 
 
 @pytest.fixture(scope="module")

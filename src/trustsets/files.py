@@ -965,21 +965,26 @@ def _read_tensors(path: Path) -> "dict[str, _Tensor]":
 
     with _readable(path):
         file: Any = safe_open(path, framework="numpy")
-        return {name: _Tensor(file.get_slice(name)) for name in file.keys()}
+        return {
+            name: _Tensor(f"{path}: array {name!r}", file.get_slice(name)) for name in file.keys()
+        }
 
 
 @final
 class _Tensor:
     """One tensor of a `.safetensors` file, memory-mapped."""
 
-    def __init__(self, view: Any) -> None:
-        self._view, self.shape = view, tuple(view.get_shape())
+    def __init__(self, described: str, view: Any) -> None:
+        self._described, self._view, self.shape = described, view, tuple(view.get_shape())
 
     def __getitem__(self, rows: slice) -> Array:
         try:
             return np.asarray(self._view[rows])
         except (TypeError, AttributeError) as error:
-            raise ValueError(f"{self._view.get_dtype()} is a type that NumPy lacks") from error
+            kind = self._view.get_dtype()
+            raise InputError(
+                f"{self._described} is of type {kind}, which NumPy lacks. Save it as float32."
+            ) from error
 
 
 def _cells(cells: Sequence[str]) -> Array:

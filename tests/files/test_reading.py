@@ -12,7 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from outputs_files import CLASSES, WRITERS, simulated, write_npz, writer
+from safetensors.torch import save_file
 
 from trustsets import ModelOutputs
 from trustsets.errors import InputError
@@ -427,3 +429,10 @@ def test_parts_of_a_file_have_the_class_names_of_the_whole(labels, tmp_path):
     np.savez(tmp_path / "b.npz", logits=np.zeros((3, 4)), labels=[1, 2, 3])
     with pytest.raises(InputError, match=r"b\.npz: labels from 1 to 3 may be positions"):
         open_outputs(tmp_path / "b.npz").read()
+
+
+def test_a_type_that_numpy_lacks_is_no_damage(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file({"logits": torch.eye(3).bfloat16()}, path)
+    with pytest.raises(InputError, match=r"a\.safetensors: array 'logits' is of type BF16, which"):
+        open_outputs(path).read()
