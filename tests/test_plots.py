@@ -129,8 +129,7 @@ def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
     for height, i in enumerate(order):
         assert line.get_xdata()[at[height]] == table.coverage[i]
         np.testing.assert_allclose(ends[at[height]], [table.lower[i], table.upper[i]])
-    target = [line for line in ax.lines if line.get_linestyle() == "--"]
-    assert [line.get_xdata()[0] for line in target] == [0.9]
+    assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--"] == [0.9]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +172,9 @@ def test_a_bin_is_hatched_only_if_every_seed_has_few_samples_in_it(case):
     x, y = table.index[big]
     assert heatmap_data(small, "conf_trust").few[y, x]
     assert not heatmap_data([result, small], "conf_trust").few[y, x]
+    rest = {n: np.delete(getattr(table, n), big, 0) for n in ("index", "count", "coverage")}
+    none = replace(result, tables={"conf_trust": replace(table, **rest)})
+    assert heatmap_data([small, none], "conf_trust").few[y, x]
 
 
 # What dichromats see, for linear red, green and blue (Machado, Oliveira and Fernandes 2009).
@@ -206,15 +208,13 @@ def linear(code):
 
 
 def lab(code, sight):
-    seen = np.clip(SEEN[sight] @ linear(code), 0.0, 1.0)
-    ratio = XYZ @ seen / (XYZ @ np.ones(3))
+    ratio = XYZ @ np.clip(SEEN[sight] @ linear(code), 0.0, 1.0) / XYZ.sum(axis=1)
     x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def least_distance(codes, sight):
-    places = [lab(code, sight) for code in codes]
-    return min(np.linalg.norm(a - b) for a, b in combinations(places, 2))
+    return min(np.linalg.norm(a - b) for a, b in combinations([lab(c, sight) for c in codes], 2))
 
 
 def contrast(one, other):

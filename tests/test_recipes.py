@@ -49,8 +49,7 @@ CASES += [(method, "lac", False) for method in (*METHODS, "bins") if method not 
 def test_every_word_makes_a_predictor_that_predicts(method, score, with_trust, samples, trust):
     predictor = make_predictor(method, score=score, trust=trust if with_trust else None, n=600)
     sets = predictor.calibrate(samples).predict_set(samples, alpha=0.2)
-    assert len(sets) == 600
-    assert 0.7 < sets.covers(samples.labels).mean()
+    assert len(sets) == 600 and 0.7 < sets.covers(samples.labels).mean()
 
 
 def test_words_make_what_python_makes(samples, trust):
@@ -117,8 +116,9 @@ def test_groups_that_are_named_are_part_of_every_basis(samples):
 def test_parameters_of_the_basis_make_a_basis_of_ones_own():
     named = make_predictor("conditional", basis="auto", score="AUTO")
     assert named.basis == "auto" and repr(named) == repr(make_predictor("conditional"))
-    raw = make_predictor("paper", degree=3).basis
-    assert raw == make_basis(statistics=["confidence"], degree=3, transform="raw")
+    for given, used in ((None, "raw"), ("log", "log")):
+        made = make_basis(statistics=["confidence"], degree=3, transform=used)
+        assert make_predictor("paper", degree=3, transform=given).basis == made
     assert make_predictor("conditional", basis=Polynomial(2)).basis == Polynomial(2)
 
 

@@ -206,7 +206,7 @@ def test_what_clearly_predicts_better_is_taken(make_outputs):
     wavy = choose_basis(tuning, np.cos(12.0 * rank) + 0.01 * noise)
     assert wavy.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=2.0)
     assert wavy.losses[wavy.chosen] == wavy.losses.min()
-    assert "is lower than that of" in wavy.sentence
+    assert f"standard error {wavy.errors[wavy.chosen]:.2g}" in wavy.sentence.split("lower than")[1]
     sloped = choose_basis(tuning, 3.0 * rank + noise)
     # Another has the lowest loss, by chance alone: that is not enough.
     assert sloped.losses.argmin() != 0

@@ -11,17 +11,16 @@ def observed(features):
     return ModelOutputs(logits=np.zeros((len(features), 2)), features=features)
 
 
-def slow_cells(bins, fit_on, points):
+def slow_cells(bins, x, points):
     """Nested bins, one point and one condition at a time."""
-    (n_outer, n_inner), x, p = bins.counts, fit_on, points
-    low, high = x[:, 0].min(), x[:, 0].max()
+    (n_outer, n_inner), low, high = bins.counts, x[:, 0].min(), x[:, 0].max()
     outer_edges = [low + (high - low) * i / n_outer for i in range(1, n_outer)]
 
     def outer(value):
         return sum(value >= edge for edge in outer_edges)
 
     cells = []
-    for point in p:
+    for point in points:
         mine = [row[1] for row in x if not bins.nested or outer(row[0]) == outer(point[0])]
         mine = mine or [row[1] for row in x]
         edges = [np.quantile(mine, i / n_inner) for i in range(1, n_inner)]
@@ -74,6 +73,7 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Bins(counts=(10, 0)), "counts must be whole numbers, 1 or more"),
         (lambda: Bins(spacing=("uniform", "log")), 'spacing must be "uniform" or'),
         (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be sequences of finite"),
+        (lambda: Bins(Confidence(), edges=((1.0, 1.0),)), "edges must be sequences of finite"),
         (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
         (lambda: Polynomial(of=()), "non-empty tuple of statistics"),
         (lambda: Polynomial(of=Confidence()), "non-empty tuple of statistics"),

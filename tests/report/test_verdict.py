@@ -233,6 +233,7 @@ def test_bins_that_calibration_explains_are_said_to_be_so():
     assert text.startswith("No bin was found below the target, of 2 groups by site.")
     assert "Low coverage of 1 bin marked in tables of groups may be due to calibration." in text
     assert "marked" not in said({"m": measured([500, 500], [450, 450])}, {"m": calibrated(200)})[2]
+    assert "marked" not in said({"m": measured([2000, 2000], [1800, 1770])})[2]
 
 
 def test_without_calibration_sizes_nothing_is_said_about_the_guarantee():
@@ -257,8 +258,7 @@ def test_bins_that_no_method_can_cover_are_not_judged(case):
 
 
 def advice(**evaluations):
-    predictors = dict.fromkeys(evaluations, calibrated(5000))
-    return said(evaluations, predictors)[3]
+    return said(evaluations, dict.fromkeys(evaluations, calibrated(5000)))[3]
 
 
 def test_no_method_is_preferred_that_fails_more_bins_of_any_table():
