@@ -223,7 +223,7 @@ def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
 
 def test_one_sample_has_an_index():
     outputs = ModelOutputs(logits=np.eye(3), labels=[0, 1, 2], rows=[5, 6, 7])
-    assert len(outputs[0]) == 1 and outputs[-1].rows.tolist() == [7]
+    assert len(outputs[0]) == 1 and [*outputs[-1].rows, *outputs[-3].rows] == [7, 5]
     assert outputs[1:].rows.tolist() == [6, 7] and outputs[[2, 0]].rows.tolist() == [7, 5]
     assert [sample.rows[0] for sample in outputs] == [5, 6, 7]
     with pytest.raises(IndexError, match="index 3 goes beyond the 3 samples"):

@@ -234,14 +234,14 @@ def test_components_of_the_features_take_part_and_nothing_is_learned_from_few(ma
     assert components == PrincipalComponents(
         min(COMPONENTS, n // 20), COMPONENT_PENALTY, source="training"
     )
-    assert learned is None
-    assert not any("learned" in name for name in choice.candidates)
+    assert learned is None and not any("learned" in name for name in choice.candidates)
     # Training features can give more components than so few tuning samples.
     few = make_outputs(120, groups=None, features=rng.normal(size=(120, 30)))
     training = rng.normal(size=(400, 30))
     scores = rng.exponential(size=120) + 2.0 * few.confidence
     assert with_components(few, scores)[1].n_components == 6
     assert with_components(few, scores, training)[1].n_components == COMPONENTS
+    assert with_components(few, scores, training[:8])[1].n_components == 8
 
 
 def test_a_learned_function_is_taken_only_where_it_predicts_better(make_outputs):

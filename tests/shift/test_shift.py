@@ -526,7 +526,7 @@ def test_a_small_effective_size_is_stated():
     size = adapted.weights_.effective_size
     assert size < 150 and f"effective sample size is {size:,.0f}" in adapted.summary()
     with pytest.warns(TrustSetsWarning, match="few for alpha=0.01"):
-        adapted.predict_set(by_input(5, 2), 0.01)
+        adapted.predict_set(by_input(5, 2), (0.01, 0.2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         adapted.predict_set(by_input(5, 2), 0.2)
